@@ -1,15 +1,18 @@
-"""The report of one job: a single file of HTML that needs nothing else, from the job's events."""
+"""Reports of a job, and of several beside each other: one file of HTML that needs nothing else."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from edl_horovod.displays.page.comparison import ComparedJob, comparison_table
 from edl_horovod.displays.page.rendering import (
     HEIGHT,
     WIDTH,
     Template,
     charts_of,
     clock,
+    draw,
+    polyline,
     shipped,
 )
 from edl_horovod.displays.page.snapshot import History, snapshot_of
@@ -43,6 +46,16 @@ _COLORS = (
     ),
     *("#b3261e", "#7b6fd0", "#c26fb8", "#5e8c3a", "#a3a3a3", "#c58b4a", "#7a0c05", "#5c6770"),
     "var(--text)",
+)
+_JOB_COLORS = (
+    "#0a5fd1",
+    "#d08770",
+    "#2a9d8f",
+    "#b3261e",
+    "#7b6fd0",
+    "#8a6d00",
+    "#c26fb8",
+    "#5e8c3a",
 )
 _ADVICE = {
     "importing": "The workers of one launcher that start later are forked, and have this done.",
@@ -143,6 +156,29 @@ def render(
                 checkpoints[-_NUM_ROWS:],
             ),
         ],
+    )
+
+
+def render_comparison(jobs: Sequence[ComparedJob]) -> bytes:
+    """Write a page about several jobs beside each other as HTML in UTF-8."""
+    points = [point for job in jobs for point in job.loss]
+    frame = draw("loss over steps", points, x_text=lambda x: f"step {x:,.0f}")
+    edges = [(min(numbers), max(numbers)) for numbers in zip(*points, strict=True)]
+    return Template("comparison.html").render(
+        style=shipped("style.css"),
+        colors=dict(zip((*CAUSES, LOST), _COLORS, strict=True)),
+        table=comparison_table(jobs),
+        jobs=[
+            {
+                "name": job.name,
+                "color": _JOB_COLORS[number % len(_JOB_COLORS)],
+                "line": polyline(job.loss, *edges) if job.loss else "",
+                "causes": list(_causes(job.progress.account)),
+            }
+            for number, job in enumerate(jobs)
+        ],
+        frame=frame,
+        field=(WIDTH, HEIGHT),
     )
 
 
