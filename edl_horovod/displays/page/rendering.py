@@ -111,12 +111,19 @@ def draw(
     if left == right:
         return None
     bottom, top = min(ys) if y_least is None else y_least, max(ys)
-    line = " ".join(
-        f"{_share(x, left, right) * WIDTH:.1f},{(1 - _share(y, bottom, top)) * HEIGHT:.1f}"
-        for x, y in points
-    )
+    line = polyline(points, (left, right), (bottom, top))
     edges = {"left": x_text(left), "right": x_text(right)}
     return Chart(title=title, line=line, top=y_text(top), bottom=y_text(bottom), **edges)
+
+
+def polyline(
+    points: Sequence[Point], x_edges: tuple[float, float], y_edges: tuple[float, float]
+) -> str:
+    """The points of an SVG polyline in an area of `WIDTH` times `HEIGHT` between these edges."""
+    return " ".join(
+        f"{_share(x, *x_edges) * WIDTH:.1f},{(1 - _share(y, *y_edges)) * HEIGHT:.1f}"
+        for x, y in points
+    )
 
 
 def stairs(points: Sequence[Point]) -> tuple[Point, ...]:

@@ -1,21 +1,25 @@
-"""The report of one job: a single file of HTML that needs nothing else, from the job's events."""
+"""Reports of a job, and of several beside each other: one file of HTML that needs nothing else."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from edl_horovod.displays.page.comparison import ComparedJob, comparison_table
 from edl_horovod.displays.page.rendering import (
     HEIGHT,
     WIDTH,
     Template,
     charts_of,
     clock,
+    draw,
+    polyline,
     shipped,
 )
 from edl_horovod.displays.page.snapshot import History, snapshot_of
-from edl_horovod.displays.text import JobTable, account_tables, job_facts
+from edl_horovod.displays.text import JobTable, account_tables, job_facts, stops_table
 from edl_horovod.job.account import CAUSES, LOST, Account, RankAccount
 from edl_horovod.job.events import AccountEvent, CheckpointEvent, Recorded, ResetEvent
+from edl_horovod.job.pace import Paces
 from edl_horovod.job.state import JobState, TargetDetails
 
 _LANE_WIDTH, _LANE_HEIGHT = 1000.0, 60.0
@@ -31,6 +35,8 @@ _COLORS = (
         "#55606e",
         "#8d99ae",
         "#cfd8e3",
+        "#e0a3a0",
+        "#f2c6a0",
         "#b48ead",
         "#d08770",
         "#e9b44c",
@@ -38,13 +44,28 @@ _COLORS = (
         "#6cb0ff",
         "#2a9d8f",
     ),
-    *("#b3261e", "#7b6fd0", "#c26fb8", "#5e8c3a", "#a3a3a3", "#c58b4a", "#5c6770", "var(--text)"),
+    *("#b3261e", "#7b6fd0", "#c26fb8", "#5e8c3a", "#a3a3a3", "#c58b4a", "#7a0c05", "#5c6770"),
+    "var(--text)",
+)
+_JOB_COLORS = (
+    "#0a5fd1",
+    "#d08770",
+    "#2a9d8f",
+    "#b3261e",
+    "#7b6fd0",
+    "#8a6d00",
+    "#c26fb8",
+    "#5e8c3a",
 )
 _ADVICE = {
     "importing": "The workers of one launcher that start later are forked, and have this done.",
     "building": "A spare worker that is warm already takes a lost rank's place at once:"
     " elastic.spares.",
     "warm": "These are spare workers, or processes that waited for their first ring.",
+    "below_min_np": "The ring may not be smaller than elastic.min_np: lower it, or keep spare"
+    " workers warm (elastic.spares).",
+    "coordinator_away": "Ranks outside of a ring waited for the coordinator. Its log says why it"
+    " was away.",
     "forming": "Look at the resets below, and at hosts that do not answer.",
     "state": "A larger elastic.join_share sends the state faster, a smaller one disturbs steps"
     " less.",
@@ -56,6 +77,7 @@ _ADVICE = {
     "evaluation": "Evaluate less often (train.evaluate_steps), or on fewer examples.",
     "callbacks": "Ranks wait for the leader while the model's callbacks run.",
     "checkpoint": "Save less often: checkpoint.every_seconds.",
+    "hung": "Below is what hung, and where. elastic.stall_seconds is how long it may.",
     LOST: "These processes ended without a last account, as one that is killed does.",
 }
 """What to do about a cause, or what it means."""
@@ -97,10 +119,11 @@ def render(
         events: Its events, oldest first.
         now: Seconds since the epoch.
     """
-    history, processes = History(), dict[tuple[str, int, float], _Process]()
+    history, paces, processes = History(), Paces(), dict[tuple[str, int, float], _Process]()
     resets, checkpoints = list[tuple[str, ...]](), list[tuple[str, ...]]()
     for recorded in events:
         history.add(recorded)
+        paces.add(recorded)
         match recorded.event:
             case AccountEvent() as event:
                 _add(processes, history.state.account, (recorded.source, event.pid, event.began))
@@ -108,6 +131,7 @@ def render(
                 resets.append(_reset_row(recorded.time, event))
             case CheckpointEvent() as event:
                 checkpoints.append(_checkpoint_row(recorded.time, event))
+    slowest = paces.slowest
     for rank in state.account.ranks:  # With the moment at which a lost one was missed.
         _add(processes, state.account, rank.process)
     return Template("report.html").render(
@@ -116,7 +140,7 @@ def render(
         style=shipped("style.css"),
         colors=dict(zip((*CAUSES, LOST), _COLORS, strict=True)),
         facts={key: text for key, text in job_facts(state, details, now=now).items() if text},
-        sentences=_sentences(state.account),
+        sentences=[*_sentences(state.account), *([] if slowest is None else [str(slowest)])],
         causes=list(_causes(state.account)),
         **_lanes(list(processes.values())),
         lane_height=_LANE_HEIGHT,
@@ -124,6 +148,7 @@ def render(
         field=(WIDTH, HEIGHT),
         tables=[
             account_tables(state.account)[1],
+            stops_table(state.stops),
             JobTable("Resets", ("TIME", "RANKS", "STEP", "STALL", "REASON"), resets[-_NUM_ROWS:]),
             JobTable(
                 "Checkpoints",
@@ -131,6 +156,29 @@ def render(
                 checkpoints[-_NUM_ROWS:],
             ),
         ],
+    )
+
+
+def render_comparison(jobs: Sequence[ComparedJob]) -> bytes:
+    """Write a page about several jobs beside each other as HTML in UTF-8."""
+    points = [point for job in jobs for point in job.loss]
+    frame = draw("loss over steps", points, x_text=lambda x: f"step {x:,.0f}")
+    edges = [(min(numbers), max(numbers)) for numbers in zip(*points, strict=True)]
+    return Template("comparison.html").render(
+        style=shipped("style.css"),
+        colors=dict(zip((*CAUSES, LOST), _COLORS, strict=True)),
+        table=comparison_table(jobs),
+        jobs=[
+            {
+                "name": job.name,
+                "color": _JOB_COLORS[number % len(_JOB_COLORS)],
+                "line": polyline(job.loss, *edges) if job.loss else "",
+                "causes": list(_causes(job.progress.account)),
+            }
+            for number, job in enumerate(jobs)
+        ],
+        frame=frame,
+        field=(WIDTH, HEIGHT),
     )
 
 

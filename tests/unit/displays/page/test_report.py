@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 from edl_horovod.displays.page.report import render
 from edl_horovod.job.events import AccountEvent, JobEvent, Recorded, ResetEvent, WorkerEvent
 from edl_horovod.job.state import summarize
+from tests.job_events import recorded
 
 
 class Elements(HTMLParser):
@@ -65,6 +66,23 @@ def test_it_shows_what_cost_the_most_and_each_process():
     titles = [svg["aria-label"] for svg in page.of("svg")]
     assert any("host:0, pid 1, 20.0 s" in title for title in titles)
     assert any("host:1, pid 2, 15.0 s, ended" in title for title in titles)
+
+
+def test_it_says_which_rank_is_slow_and_which_were_lost_where():
+    ring = recorded("generation", size=2, members=("host:0", "host:1"), is_formed=True)
+    page = report(
+        ring,
+        *(
+            recorded(
+                "account", 1010.0, f"host:{slot}", pid=7, seconds={"computing": spent}, steps=10
+            )
+            for slot, spent in enumerate((4.0, 8.0))
+        ),
+        recorded("worker", 1015.0, worker="host:1", state="lost"),
+        recorded("trace", 1015.0, "host:0", phase="step 10"),
+    )
+    assert "The slowest rank is host:1 (pid 7)" in page.text
+    assert "rank 1 (host:1) was lost; 1 other had to stop in step 10" in page.text
 
 
 def test_the_bar_of_a_process_covers_its_life():
