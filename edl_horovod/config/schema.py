@@ -410,6 +410,9 @@ class JobConfig:
     """Without `image`: the `registry/path` to which the image of the model zoo is pushed."""
     log_level: LogLevel = "info"
     """`debug`, `info`, `warning` or `error`."""
+    displays: list[str] = field(default_factory=list)
+    """Where the job's launcher shows its numbers, beside the terminal: `tensorboard`, `mlflow`,
+    `wandb`, or displays of other packages."""
     train: TrainConfig = field(default_factory=TrainConfig)
     adversarial: AdversarialConfig = field(default_factory=AdversarialConfig)
     callbacks: CallbacksConfig = field(default_factory=CallbacksConfig)

@@ -14,6 +14,7 @@ from edl_horovod import errors
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS, largest_ring
 from edl_horovod.coordinator import saved
+from edl_horovod.displays import load, open_displays
 from edl_horovod.job import earlier, hosts, outcome, output_checks
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
@@ -76,6 +77,7 @@ def run_plan(
     """
     config = plan.config
     began = time.monotonic()
+    displays = load(config.displays)
     is_takeover = earlier.was_filled_by(plan.job_dir, plan.secret_file)
     if not is_takeover:
         check_inputs(config)
@@ -93,6 +95,7 @@ def run_plan(
         ),
         logs.logging_to(plan.job_dir.logs / "launcher.log", "launcher"),
         EventLog(plan.job_dir.events, "launcher") as events,
+        open_displays(displays, plan.config) as show_elsewhere,
     ):
         state, message = "taken over" if is_takeover else "starting", ""
         if is_takeover and plan.ring is not None:
@@ -103,8 +106,10 @@ def run_plan(
 
         def show() -> list[Recorded]:
             recorded = next(new_events)
-            if on_events is not None and recorded:
-                on_events(recorded)
+            if recorded:
+                show_elsewhere(recorded)
+                if on_events is not None:
+                    on_events(recorded)
             return recorded
 
         def end(state: str, message: str = "", **result: Any) -> None:

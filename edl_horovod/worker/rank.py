@@ -67,6 +67,8 @@ def be_rank(
     """Work as a rank until dismissed or done; returns whether no other must take its place."""
     with ExitStack() as stack:
         if not environment.has_launcher:
+            if config.displays and not JobDir.of(config).is_running():
+                log.warning("displays need a launcher of edl, and there is none")
             check_is_free(config)  # Later, ranks only check for results of other jobs.
             check_can_be_written(config)
             stack.enter_context(JobDir.of(config).in_use())
