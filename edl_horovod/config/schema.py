@@ -343,6 +343,9 @@ class DebugConfig:
 
     ledger: bool = False
     """Whether each rank records which records it gives to which step (train; `edl ledger`)."""
+    timeline: bool = False
+    """Whether the job directory gets a `timeline.json.gz` for Perfetto, with what each rank did
+    when (train, evaluate, predict)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Any
 from edl_horovod.coordinator import messages
 from edl_horovod.job.account import CAUSES, Cause
 from edl_horovod.job.events import AccountEvent, EventLog
+from edl_horovod.job.timeline import Timeline
 
 _SHARE_OF_LIFE = 0.02
 _FEWEST_SECONDS, _MOST_SECONDS = 1.0, 60.0
@@ -43,12 +44,14 @@ class Activity:
     Phases follow each other without a gap, from the begin of the process on.
     """
 
-    def __init__(self, age: float | None = None) -> None:
+    def __init__(self, age: float | None = None, timeline: Timeline | None = None) -> None:
         """Begin with the process, whose imports are over.
 
         Args:
             age: Seconds since the process began; None to ask the kernel.
+            timeline: Gets each phase when it has ended; None if there is none (`debug.timeline`).
         """
+        self.timeline = timeline
         self._began = time.monotonic() - (_age() if age is None else age)
         self._phase: _Now = ("joins", "getting warm", "importing", None, self._began)
         self._waiting: tuple[_Now, float] | None = None
@@ -70,6 +73,9 @@ class Activity:
         with self._lock:
             _, _, former_cause, _, since = self._phase
             self._seconds[former_cause] += now - since
+            if self.timeline is not None:
+                former_phase = self._phase[1]
+                self.timeline.add_phase(former_phase, former_cause, since, now, self._moved)
             if self._moved:
                 for moved, seconds in self._moved.items():
                     self._seconds[moved] += seconds

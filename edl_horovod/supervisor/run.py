@@ -15,7 +15,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS, largest_ring
 from edl_horovod.coordinator import saved
 from edl_horovod.displays import load, open_displays
-from edl_horovod.job import earlier, hosts, outcome, output_checks
+from edl_horovod.job import earlier, hosts, outcome, output_checks, timeline
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, JobEvent, OnEvents, Recorded, follow
@@ -118,6 +118,8 @@ def run_plan(
             plan.job_dir.result_room.unlink(missing_ok=True)
             events.write(JobEvent(state=state, task=config.task, message=message, **result))
             show()
+            if config.debug.timeline:
+                _write_timeline(plan.job_dir)
 
         try:
             with processes.signals_interrupt(), _own_temporary_files(plan) as run_as:
@@ -150,6 +152,13 @@ def run_plan(
         result: dict[str, Any] = {key: getattr(ended, key) for key in _REPORTED}
         end("finished", **result)
     return JobResult(job_dir=str(plan.job_dir), seconds=time.monotonic() - began, **result)
+
+
+def _write_timeline(job_dir: JobDir) -> None:
+    try:
+        timeline.write(job_dir)
+    except OSError as error:
+        log.warning("%s cannot be written: %s", job_dir.timeline, error)
 
 
 def check_inputs(config: JobConfig) -> None:
