@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_horovod.config.keywords import from_keywords
 from edl_horovod.config.schema import ImageConfig, JobConfig, PrepareConfig
-from edl_horovod.displays import open_displays
+from edl_horovod.displays.terminal import open_terminal
 from edl_horovod.errors import Interrupted
 from edl_horovod.job.events import OnEvents
 from edl_horovod.launch import target
@@ -184,7 +184,7 @@ def prepare(
     )
     overrides, values = from_keywords(values | settings, PrepareConfig)
     config = compose_as(PrepareConfig, overrides, values=values)
-    with open_displays(is_quiet=not progress, unit="files") as show:
+    with open_terminal(is_quiet=not progress, unit="files") as show:
         shown = prepare_events(show) if progress else None
         return run_prepare(config, on_progress=_combined(on_progress, shown))
 
@@ -331,7 +331,7 @@ def _run_job(
 
 
 def _run_shown(config: JobConfig, on_events: OnEvents | None, progress: bool) -> "JobResult":
-    with open_displays(is_quiet=not progress) as show:
+    with open_terminal(is_quiet=not progress) as show:
         return run(config, on_events=_combined(on_events, show if progress else None))
 
 

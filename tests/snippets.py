@@ -85,6 +85,7 @@ NOT_RUN: dict[str, str | dict[str, str]] = {
     },
     "docs/how-to/sweep.md": "tests/integration/test_sweep.py runs smaller ones.",
     "docs/how-to/training.md": {"edl train ...": OPEN, "def ": PART},
+    "docs/how-to/trackers.md": "tests/component/displays/test_trackers.py has the clients alone.",
     "docs/how-to/where-the-time-went.md": "tests/integration/test_report.py",
     "docs/reference/cli.md": OPEN,
     "docs/reference/data-formats.md": PART,

@@ -343,6 +343,9 @@ class DebugConfig:
 
     ledger: bool = False
     """Whether each rank records which records it gives to which step (train; `edl ledger`)."""
+    timeline: bool = False
+    """Whether the job directory gets a `timeline.json.gz` for Perfetto, with what each rank did
+    when (train, evaluate, predict)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,6 +413,9 @@ class JobConfig:
     """Without `image`: the `registry/path` to which the image of the model zoo is pushed."""
     log_level: LogLevel = "info"
     """`debug`, `info`, `warning` or `error`."""
+    displays: list[str] = field(default_factory=list)
+    """Where the job's launcher shows its numbers, beside the terminal: `tensorboard`, `mlflow`,
+    `wandb`, or displays of other packages."""
     train: TrainConfig = field(default_factory=TrainConfig)
     adversarial: AdversarialConfig = field(default_factory=AdversarialConfig)
     callbacks: CallbacksConfig = field(default_factory=CallbacksConfig)

@@ -93,6 +93,8 @@ class Pong(Message, kind="pong"):
     """The same for people."""
     seconds: float
     """How long it has done so."""
+    sent: float = 0.0
+    """When it was sent, by the worker's monotonic clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +113,17 @@ class Failed(Message, kind="failed"):
 
 @dataclass(frozen=True, kw_only=True)
 class Ping(Message, kind="ping"):
-    """The coordinator asks for a sign of life."""
+    """The coordinator asks for a sign of life.
+
+    The times tell the worker how its clock differs from the coordinator's.
+    """
+
+    sent: float = 0.0
+    """When it was sent, by the coordinator's clock."""
+    heard: float = 0.0
+    """When the last pong was received, by the coordinator's clock."""
+    pong_sent: float = 0.0
+    """When that was sent, by the worker's monotonic clock; 0 before the first one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -140,7 +140,7 @@ class Coordinator:
             case messages.Failed():
                 self._on_failed(worker, message.error)
             case messages.Pong():
-                worker.pong = message
+                worker.pong, worker.pong_heard = message, time.time()
             case messages.Progress() if not was_silent:
                 return  # It comes every second from every member, and needs no action.
         self._wakeup.wake()

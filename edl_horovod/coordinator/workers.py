@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from edl_horovod.coordinator import messages, wire
@@ -60,6 +60,8 @@ class Worker:
     """The last generation in which it got a place."""
     pong: Pong | None = None
     """Its last answer to a ping; see `current_report`."""
+    pong_heard: float = 0.0
+    """When that came, in seconds since the epoch."""
     pid: int = 0
     step: int = -1
     """Steps in its state when it was last outside a ring; -1 for a worker without state."""
@@ -109,7 +111,10 @@ class Worker:
     def ping(self) -> None:
         """Ask for a sign of life."""
         self.num_unanswered += 1
-        self.send(messages.Ping())
+        ping = messages.Ping(sent=time.time())
+        if self.pong is not None:
+            ping = replace(ping, heard=self.pong_heard, pong_sent=self.pong.sent)
+        self.send(ping)
 
     def announce(self, generation: int) -> None:
         """Tell it, once per connection, that a ring of this generation replaces its ring."""

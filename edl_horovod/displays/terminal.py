@@ -16,8 +16,8 @@ PLAIN_SECONDS = 5.0
 
 
 @contextlib.contextmanager
-def open_display(*, is_quiet: bool, unit: str = "records") -> Iterator[OnEvents]:
-    """Open the display that suits stderr: a bar on a terminal, lines elsewhere.
+def open_terminal(*, is_quiet: bool, unit: str = "records") -> Iterator[OnEvents]:
+    """Open the display of a command that suits stderr: a bar on a terminal, lines elsewhere.
 
     Args:
         is_quiet: Whether to show nothing.
@@ -55,7 +55,7 @@ def prepare_events(show: OnEvents) -> Callable[[int, int, int], None]:
     """A progress callback for `prepare` that shows files as a job's records are shown.
 
     Args:
-        show: A display that was opened with `unit="files"`.
+        show: A terminal that was opened with `unit="files"`.
     """
 
     def on_progress(done: int, total: int, num_records: int) -> None:

@@ -20,6 +20,8 @@ class Reduction:
     """How float32 gradients are sent; `none` sends them as they are."""
     batch_size: int = 1
     """Approximate number of examples in a sum; it scales sums to means, which fit in float16."""
+    is_timed: bool = False
+    """Whether the begin and the end of each bucket's sum are measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,5 +65,6 @@ class StepOptions:
                 # int8 is for rounds; it is too coarse for the gradients of the warm-up.
                 compression="bf16" if config.compression == "int8" else config.compression,
                 batch_size=config.batch_size,
+                is_timed=job.debug.timeline,
             ),
         )

@@ -231,6 +231,9 @@ class StepSums:
     """Time of this rank alone from the end of its own passes to the sums of all ranks."""
     apply_seconds: float = field(default=0.0, compare=False)
     """Time of this rank alone for the update that followed."""
+    reductions: Sequence[tuple[str, float, float]] = field(default=(), compare=False)
+    """Names, begins and ends of the sums of buckets over the ring, in seconds from the end of this
+    rank's own passes on; empty unless `Reduction.is_timed`."""
 
     @classmethod
     def of(cls, row: Sequence[float] | NDArray[np.float64], **results: Any) -> Self:

@@ -100,6 +100,16 @@ class JobDir:
         is_of_workers=True,
     )
     """Which records each rank gave to which step (`debug.ledger`)."""
+    displays = _Entry(
+        "displays",
+        at_start=Cleanup.REMOVED_UNLESS_RESUMED,
+        at_takeover=Cleanup.REMOVED_UNLESS_RESUMED,
+    )
+    """What displays of other programs keep, and what they have shown (`displays`)."""
+    timeline = _Entry("timeline.json.gz", at_start=Cleanup.REMOVED)
+    """What each rank did when, for Perfetto (`debug.timeline`)."""
+    timeline_parts = _Entry("timeline", at_start=Cleanup.REMOVED, is_of_workers=True)
+    """The same as each process of a rank writes it."""
     index = _Entry("index", at_start=Cleanup.REMOVED, is_of_workers=True)
     """Facts about the data that every rank needs before it reads records, computed once."""
     adapted = _Entry("adapted", at_start=Cleanup.REMOVED_UNLESS_RESUMED, is_of_workers=True)

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.displays import require_known
 from edl_horovod.errors import ConfigError, did_you_mean
 from edl_horovod.extensions import Table
 from edl_horovod.job.events import OnEvents
@@ -170,8 +171,10 @@ def target_of(config: JobConfig) -> LaunchTarget[Any, Any]:
     """The launch target that a job's settings name, for a launch.
 
     Raises:
-        ConfigError: There is no such target, or it does not read the options.
+        ConfigError: There is no such target, or it does not read the options, or there is no such
+            display.
     """
+    require_known(config.displays)
     launch_target = find(config.launch.kind)
     if config.launch.options and not launch_target.takes_options:
         raise ConfigError(

@@ -17,6 +17,7 @@ from edl_horovod.coordinator import messages
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.job.account import CAUSES, Cause
 from edl_horovod.job.events import AccountEvent, Event, EventLog, Span, TraceEvent
+from edl_horovod.job.timeline import Timeline
 from edl_horovod.ring import stacks
 
 _SHARE_OF_LIFE = 0.02
@@ -55,12 +56,14 @@ class Activity:
     Phases follow each other without a gap, from the begin of the process on.
     """
 
-    def __init__(self, age: float | None = None) -> None:
+    def __init__(self, age: float | None = None, timeline: Timeline | None = None) -> None:
         """Begin with the process, whose imports are over.
 
         Args:
             age: Seconds since the process began; None to ask the kernel.
+            timeline: Gets each phase when it has ended; None if there is none (`debug.timeline`).
         """
+        self.timeline = timeline
         self._began = time.monotonic() - (_age() if age is None else age)
         self._phase: _Now = ("joins", "getting warm", "importing", None, self._began)
         self._waiting: tuple[_Now, float] | None = None
@@ -89,9 +92,11 @@ class Activity:
         """Enter a phase, until the next one; the arguments are those of `Membership.doing`."""
         now = time.monotonic()
         with self._lock:
-            _, _, former_cause, _, since = former = self._phase
+            _, former_phase, former_cause, _, since = former = self._phase
             self._last.append((former, now, self._moved))
             self._seconds[former_cause] += now - since
+            if self.timeline is not None:
+                self.timeline.add_phase(former_phase, former_cause, since, now, self._moved)
             if self._moved:
                 for moved, seconds in self._moved.items():
                     self._seconds[moved] += seconds

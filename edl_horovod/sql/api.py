@@ -14,7 +14,7 @@ from edl_horovod import api
 from edl_horovod.api import FilePath
 from edl_horovod.config.keywords import from_keywords
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.displays import open_displays
+from edl_horovod.displays.terminal import open_terminal
 from edl_horovod.errors import ConfigError, Interrupted, did_you_mean
 from edl_horovod.job.events import OnEvents
 from edl_horovod.sql.session import Session, open_session
@@ -82,7 +82,7 @@ def open_program(
     """Open a session whose jobs run on this machine, or where its settings say; see `sql`."""
 
     def run_job(config: JobConfig) -> JobResult:
-        with open_displays(is_quiet=not progress) as show:
+        with open_terminal(is_quiet=not progress) as show:
             hooks = [hook for hook in (on_events, show if progress else None) if hook is not None]
 
             def call_hooks(events: Any) -> None:

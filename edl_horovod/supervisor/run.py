@@ -15,7 +15,8 @@ from edl_horovod import errors
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS, largest_ring
 from edl_horovod.coordinator import saved
-from edl_horovod.job import earlier, hosts, outcome, output_checks
+from edl_horovod.displays import load, open_displays
+from edl_horovod.job import earlier, hosts, outcome, output_checks, timeline
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, JobEvent, OnEvents, Recorded, follow
@@ -80,6 +81,7 @@ def run_plan(
     """
     config = plan.config
     began = time.monotonic()
+    displays = load(config.displays)
     is_takeover = earlier.was_filled_by(plan.job_dir, plan.secret_file)
     if not is_takeover:
         check_inputs(config)
@@ -97,6 +99,7 @@ def run_plan(
         ),
         logs.logging_to(plan.job_dir.logs / "launcher.log", "launcher"),
         EventLog(plan.job_dir.events, "launcher") as events,
+        open_displays(displays, plan.config) as show_elsewhere,
     ):
         state, message = "taken over" if is_takeover else "starting", ""
         if is_takeover and plan.ring is not None:
@@ -109,8 +112,10 @@ def run_plan(
             nonlocal stops
             recorded = next(new_events)
             stops = functools.reduce(Stops.after, recorded, stops)
-            if on_events is not None and recorded:
-                on_events(recorded)
+            if recorded:
+                show_elsewhere(recorded)
+                if on_events is not None:
+                    on_events(recorded)
             return recorded
 
         def end(state: str, message: str = "", **result: Any) -> None:
@@ -119,6 +124,8 @@ def run_plan(
             plan.job_dir.result_room.unlink(missing_ok=True)
             events.write(JobEvent(state=state, task=config.task, message=message, **result))
             show()
+            if config.debug.timeline:
+                _write_timeline(plan.job_dir)
 
         try:
             with processes.signals_interrupt(), _own_temporary_files(plan) as run_as:
@@ -154,6 +161,13 @@ def run_plan(
         result: dict[str, Any] = {key: getattr(ended, key) for key in _REPORTED}
         end("finished", **result)
     return JobResult(job_dir=str(plan.job_dir), seconds=time.monotonic() - began, **result)
+
+
+def _write_timeline(job_dir: JobDir) -> None:
+    try:
+        timeline.write(job_dir)
+    except OSError as error:
+        log.warning("%s cannot be written: %s", job_dir.timeline, error)
 
 
 def check_inputs(config: JobConfig) -> None:

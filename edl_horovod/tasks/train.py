@@ -8,6 +8,7 @@ ranks uses n times that rate, as users of plain Horovod do by `lr * hvd.size()`.
 
 import contextlib
 import functools
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -240,7 +241,7 @@ class TrainWork(Work):
 
         None means that a newcomer now has all of the state: assign the lanes again, and go on.
         """
-        ring = self._enter(world, membership)
+        ring, timeline = self._enter(world, membership), membership.activity.timeline
         with membership.doing("works", "between two steps", "between"):
             while True:
                 if self.state.is_streaming and self._stream_on(ring):
@@ -251,9 +252,12 @@ class TrainWork(Work):
                 if self._is_over():
                     self._reports.report_last()
                     return True
+                step, began = self.state.step, time.monotonic()
                 batch = self._next_batch(ring)
                 sums = self._do_step(ring, batch)
                 self._end_step(ring, sums)
+                if timeline is not None:
+                    timeline.add_step(step, began)
                 if sums.wants_change:
                     return False
 
@@ -374,6 +378,9 @@ class TrainWork(Work):
             membership.activity.step_ended(
                 exchange=sums.exchange_seconds, applying=sums.apply_seconds
             )
+            if (timeline := membership.activity.timeline) is not None:
+                after = sums.exchange_seconds + sums.apply_seconds
+                timeline.add_reductions(sums.reductions, time.monotonic() - after)
             return sums
 
     def _end_step(self, ring: _Ring, sums: StepSums) -> None:

@@ -10,9 +10,12 @@ from pathlib import Path
 from edl_horovod.config.schema import ElasticConfig, JobConfig
 from edl_horovod.errors import SEE_DOCTOR, ConfigError, EdlError
 from edl_horovod.frameworks.horovod import Horovod, patch_warning
+from edl_horovod.job import timeline
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
+from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.job.output_checks import check_can_be_written, check_is_free, check_paths
+from edl_horovod.job.timeline import Timeline
 from edl_horovod.ring import loop
 from edl_horovod.ring.activity import Activity, accounted
 from edl_horovod.ring.loop import Work
@@ -32,16 +35,35 @@ SLOW_END_SECONDS = 30.0
 
 def work(config: JobConfig, config_file: Path, environment: WorkerEnvironment) -> int:
     """Get warm and be a rank; returns the process' exit code."""
-    identity, activity = environment.identity, Activity()
+    identity, activity = environment.identity, activity_of(config)
     with (
         open_events(config, config_file, environment) as events,
         zoo_copy_checker_of(config, identity) as checker,
+        recorded_timeline(config, activity, events, identity),
         accounted(activity, events),
     ):
         warm = make_warm(config, events, identity, checker)
         is_final = be_rank(config, events, environment, warm, activity)
     # A container that ends with 0 is not started again.
     return 0 if is_final or environment.ready_file is None else EXIT_FOR_ANOTHER
+
+
+def activity_of(config: JobConfig) -> Activity:
+    """Begin to note what this process does, also for a timeline if the settings want one."""
+    return Activity(timeline=Timeline() if config.debug.timeline else None)
+
+
+def recorded_timeline(
+    config: JobConfig, activity: Activity, events: EventLog, identity: WorkerIdentity
+) -> AbstractContextManager[None]:
+    """Write this process' timeline, if it has one."""
+    return timeline.recorded(
+        activity.timeline,
+        JobDir.of(config).timeline_parts,
+        identity.label,
+        has_room=events.has_room,
+        end_phase=lambda: activity.begin(*activity.current),
+    )
 
 
 def open_events(config: JobConfig, config_file: Path, environment: WorkerEnvironment) -> EventLog:
@@ -67,6 +89,8 @@ def be_rank(
     """Work as a rank until dismissed or done; returns whether no other must take its place."""
     with ExitStack() as stack:
         if not environment.has_launcher:
+            if (config.displays or config.debug.timeline) and not JobDir.of(config).is_running():
+                log.warning("displays and debug.timeline need a launcher of edl, and there is none")
             check_is_free(config)  # Later, ranks only check for results of other jobs.
             check_can_be_written(config)
             stack.enter_context(JobDir.of(config).in_use())

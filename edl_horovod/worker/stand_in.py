@@ -16,10 +16,10 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
 from edl_horovod.job import log as logs
 from edl_horovod.job.warm_workers import MAX_MESSAGE_BYTES, TAKEN, private_folder, socket_folder
-from edl_horovod.ring.activity import Activity, accounted
+from edl_horovod.ring.activity import accounted
 from edl_horovod.tasks.warm import make_warm, zoo_copy_checker_of
 from edl_horovod.worker.environment import WorkerEnvironment
-from edl_horovod.worker.rank import be_rank, open_events
+from edl_horovod.worker.rank import activity_of, be_rank, open_events, recorded_timeline
 
 log = logging.getLogger("edl_horovod.worker")
 
@@ -30,10 +30,11 @@ CREDENTIALS = struct.Struct("3i")
 
 def work_when_launched(config: JobConfig, config_file: Path, environment: WorkerEnvironment) -> int:
     """Get warm, wait for a process that horovodrun launches, and work as the rank in its place."""
-    identity, activity = environment.identity, Activity()
+    identity, activity = environment.identity, activity_of(config)
     with (
         open_events(config, config_file, environment) as events,
         zoo_copy_checker_of(config, identity) as checker,
+        recorded_timeline(config, activity, events, identity),
         accounted(activity, events),
         make_warm(config, events, identity, checker) as work,
     ):

@@ -1,5 +1,8 @@
 """`edl report` of a job that lost a worker: where the time of each of its processes went."""
 
+import collections
+import gzip
+import itertools
 import json
 import os
 import re
@@ -25,6 +28,66 @@ def wait_for_end_of_killed(job):
     return killed.time
 
 
+def assert_timeline_agrees(job, ranks):
+    """Compare the spans of each process with its account, and look for what else there must be."""
+    with gzip.open(job.job_dir / "timeline.json.gz") as stream:
+        timeline = json.load(stream)
+    trace, began = timeline["traceEvents"], timeline["otherData"]["began"]
+    processes = {it["args"]["name"]: it["pid"] for it in trace if it["name"] == "process_name"}
+    rows = {
+        (it["pid"], it["args"]["name"]): it["tid"] for it in trace if it["name"] == "thread_name"
+    }
+
+    def spans(process, row):
+        place = process, rows[process, row]
+        return [it for it in trace if it["ph"] == "X" and (it["pid"], it["tid"]) == place]
+
+    assert len(processes) == 1 + len(ranks)
+    for rank in ranks:
+        process = processes[f"{rank['worker']}, pid {rank['pid']}"]
+        doing = spans(process, "doing")
+        for before, after in itertools.pairwise(doing):
+            assert before["ts"] + before["dur"] <= after["ts"] <= before["ts"] + before["dur"] + 2
+        seconds = collections.Counter()
+        for it in doing:
+            seconds[it["name"]] += it["dur"] / 1e6
+        # A process that was killed took its last second with it, from both.
+        was_killed = LOST in rank["seconds"]
+        bound, least = (2.5, 0) if was_killed else (0.1, 5)
+        for cause in seconds.keys() | rank["seconds"].keys() - {LOST}:
+            assert seconds[cause] == pytest.approx(rank["seconds"].get(cause, 0), abs=bound), cause
+        steps = spans(process, "steps")
+        assert len({it["name"] for it in steps}) == len(steps) > least
+        reduced = collections.defaultdict(dict)
+        for it in trace:
+            if it["ph"] in ("b", "e") and it["pid"] == process:
+                reduced[it["id"]][it["ph"]] = it["ts"]
+        assert all(ends["b"] <= ends["e"] for ends in reduced.values())
+        assert len(reduced) > least  # None while the survivor is alone.
+    clocks = [it["args"]["labels"] for it in trace if it["name"] == "process_labels"]
+    assert any(clock.startswith("the coordinator's clock") for clock in clocks)
+    done = {
+        (it["name"], round(began + (it["ts"] + it["dur"]) / 1e6))
+        for process in processes.values()
+        if process
+        for it in spans(process, "steps")
+    }
+    for step in job.events("step"):
+        moments = {round(step.time + late) for late in (-0.2, 0, 0.2)}
+        name = f"step {step.event.step - 1}"
+        # All ranks end a step together, and the one that wrote the event may have been killed.
+        assert done & {(name, moment) for moment in moments}, (step, done)
+    reported = [e.event for e in job.events("reset")]
+    assert [it["dur"] / 1e6 for it in spans(0, "resets")] == pytest.approx(
+        [it.seconds for it in reported], abs=0.01
+    )
+    written = [e for e in job.events("checkpoint") if e.event.state == "written"]
+    found = [
+        it for process in processes.values() if process for it in spans(process, "checkpoints")
+    ]
+    assert len(found) == len(written) > 0
+
+
 def test_the_causes_of_each_process_add_up_to_its_life(start, tmp_path):
     data = write_records(tmp_path / "data", 120)
     job = start(
@@ -36,6 +99,8 @@ def test_the_causes_of_each_process_add_up_to_its_life(start, tmp_path):
         "data_plan.lanes=6",
         "launch.np=2",
         "elastic.max_np=2",
+        "checkpoint.every_steps=20",
+        "debug.timeline=true",
     )
     job.wait_for_step(5)
     ring = job.generation()
@@ -75,6 +140,8 @@ def test_the_causes_of_each_process_add_up_to_its_life(start, tmp_path):
     begins = {e.event.pid: e.time for e in job.events("worker") if e.event.state == "started"}
     for rank in found["ranks"]:
         assert rank["began"] == pytest.approx(begins[rank["pid"]], abs=3)
+
+    assert_timeline_agrees(job, found["ranks"])
 
     text = edl("report", str(job.job_dir), "--html", str(tmp_path / "report.html"))
     assert f"goodput    {found['goodput']:.1%}" in text

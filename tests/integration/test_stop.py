@@ -1,6 +1,7 @@
 """`edl stop` and `edl resume` of a job on this machine: no step is lost, no weight changes."""
 
 import numpy as np
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from edl_horovod import trained_model
 from edl_horovod.trained_model.params import read_params
@@ -18,6 +19,12 @@ def saved_step(job):
     return [recorded.event.step for recorded in job.events("checkpoint")][-1]
 
 
+def steps_shown(job):
+    """The steps of a job's run in TensorBoard, in the order in which they were written."""
+    folder = job.job_dir / "displays" / "tensorboard"
+    return [it.step for it in EventAccumulator(str(folder)).Reload().Scalars("train/loss")]
+
+
 def test_a_job_that_was_stopped_and_resumed_ends_with_the_same_weights(start, tmp_path):
     data = write_records(tmp_path / "data", 120)
     settings = [
@@ -32,7 +39,7 @@ def test_a_job_that_was_stopped_and_resumed_ends_with_the_same_weights(start, tm
         "checkpoint.every_seconds=600",  # None but at the stop.
     ]
     start("train", *settings, f"output={tmp_path}/whole", f"job_dir={tmp_path}/w").succeed()
-    job = start("train", *settings, f"job_dir={tmp_path}/job")
+    job = start("train", *settings, f"job_dir={tmp_path}/job", "displays=[tensorboard]")
     job.wait_for_step(4)
 
     assert "is stopped; it goes on by: edl resume" in edl("stop", str(job.job_dir))
@@ -53,6 +60,9 @@ def test_a_job_that_was_stopped_and_resumed_ends_with_the_same_weights(start, tm
     assert sorted(resumed) == sorted(whole)
     for name, value in resumed.items():
         np.testing.assert_array_equal(value, whole[name], err_msg=name)
+    shown = steps_shown(job)
+    assert shown == sorted(set(shown))
+    assert shown[0] <= last < shown[-1] == STEPS
 
 
 def test_a_stop_of_a_job_without_checkpoints_must_be_meant(start, tmp_path):

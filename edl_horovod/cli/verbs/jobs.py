@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from edl_horovod.cli.arguments import VerbParser, fact_lines, print_result, table
-from edl_horovod.displays import event_table, open_displays
+from edl_horovod.displays import event_table
 from edl_horovod.displays.page import address, comparison
 from edl_horovod.displays.page.comparison import ComparedJob
 from edl_horovod.displays.page.snapshot import History
+from edl_horovod.displays.terminal import open_terminal
 from edl_horovod.displays.text import (
     account_tables,
     ago,
@@ -447,7 +448,7 @@ def run_resume(verb: str, summary: str, argv: Sequence[str]) -> int:
     flags = parser.parse_all(argv)
     with client_of(flags) as client:
         is_quiet = flags.quiet or flags.dry_run or not client.is_here(flags.job)
-        with open_displays(is_quiet=is_quiet) as on_events:
+        with open_terminal(is_quiet=is_quiet) as on_events:
             log.setup("edl", level="error" if flags.quiet else "info")
             result = client.resume(flags.job, is_dry_run=flags.dry_run, on_events=on_events)
     if result is not None:

@@ -18,8 +18,8 @@ from edl_horovod.cli.arguments import (
 from edl_horovod.config.conf_files import ConfigFiles, choices_table
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
-from edl_horovod.displays import open_displays
 from edl_horovod.displays.page import address
+from edl_horovod.displays.terminal import open_terminal
 from edl_horovod.errors import ConfigError, Interrupted, JobFailed
 from edl_horovod.job import log
 from edl_horovod.launch import target
@@ -79,7 +79,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         return 0
     if launch_target.is_detached:
         return _submit(launch_target, config, is_quiet=flags.quiet)
-    with open_displays(is_quiet=flags.quiet) as on_events:
+    with open_terminal(is_quiet=flags.quiet) as on_events:
         # After the display has opened: it makes room for the log's lines above its bar.
         log.setup("edl", level="error" if flags.quiet else config.log_level)
         result = api.run(config, on_events=on_events)
@@ -200,7 +200,7 @@ def _runner(names: Sequence[str], *, is_quiet: bool) -> Callable[["SweepJob", Jo
             of = f" {names.index(job.name) + 1} of {len(names)}" if names else ""
             chosen = " ".join(f"{key}={value}" for key, value in job.chosen.items())
             print(f"job{of}: {chosen}", file=sys.stderr, flush=True)
-        with open_displays(is_quiet=is_quiet) as on_events:
+        with open_terminal(is_quiet=is_quiet) as on_events:
             log.setup("edl", level="error" if is_quiet else config.log_level)
             api.run(config, on_events=on_events)
 

@@ -6,8 +6,7 @@ from edl_horovod import api
 from edl_horovod.cli.arguments import config_files, settings_parser
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import PrepareConfig
-from edl_horovod.displays import open_displays
-from edl_horovod.displays.terminal import prepare_events
+from edl_horovod.displays.terminal import open_terminal, prepare_events
 from edl_horovod.errors import EdlError
 from edl_horovod.job import log
 
@@ -39,7 +38,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         return 0
     if config.launch == "mpi" and not _is_first_rank():
         return _serve(config)
-    with open_displays(is_quiet=flags.quiet, unit="files") as show:
+    with open_terminal(is_quiet=flags.quiet, unit="files") as show:
         log.setup("edl", level="error" if flags.quiet else config.log_level)
         result = api.run_prepare(config, on_progress=prepare_events(show))
     print(f"records: {result.num_records}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from edl_horovod import api
 from edl_horovod.cli.arguments import VerbParser, config_files, packages_of
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.displays import open_displays
+from edl_horovod.displays.terminal import open_terminal
 from edl_horovod.errors import ConfigError
 from edl_horovod.files import json_text
 from edl_horovod.job import log
@@ -78,7 +78,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     show = _print_json if flags.format == "json" else _print_table
 
     def run_job(config: JobConfig) -> "JobResult":
-        with open_displays(is_quiet=flags.quiet) as on_events:
+        with open_terminal(is_quiet=flags.quiet) as on_events:
             log.setup("edl", level="error" if flags.quiet else config.log_level)
             return api.run(config, on_events=on_events, warm=warm)
 

@@ -3,11 +3,13 @@
 The ring reduces them in buckets, each as soon as it is ready (DESIGN D17).
 """
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import horovod.tensorflow as hvd
 import keras
+import numpy as np
 import tensorflow as tf
 
 from edl_horovod.frameworks.keras.collectives import sum_compressed, sum_grouped
@@ -71,7 +73,10 @@ def add_over_parts(
 
 
 def add_over_ring(
-    gradients: Sequence[Sum], others: Sequence[tf.Tensor], reduction: Reduction
+    gradients: Sequence[Sum],
+    others: Sequence[tf.Tensor],
+    reduction: Reduction,
+    times: dict[str, tuple[tf.Tensor, tf.Tensor]] | None = None,
 ) -> list[Sum]:
     """Reduce this rank's sums over the ring.
 
@@ -81,6 +86,8 @@ def add_over_ring(
         others: Sums that are sent with the last bucket, with the same shapes and types on all
             ranks.
         reduction: The buckets and the compression.
+        times: Gets the begin and the end of each bucket by its name, in seconds since the epoch;
+            None if they are not measured.
 
     Returns:
         The totals of `gradients` and `others`, bit for bit the same on all ranks.
@@ -107,14 +114,32 @@ def add_over_ring(
             # so it would send two buckets of equal zeros only once, unlike the other ranks.
             tag = tf.fill([1], tf.cast(bucket.places[0], reduced[indices[bucket.places[0]]].dtype))
             tensors = [tag, *(reduced[indices[i]] for i in bucket.places)]
+            begin = _time_after(tensors) if times is not None else None
             tag, *sums = (
                 sum_compressed(tensors, bucket.name, reduction.compression, reduction.batch_size)
                 if compressed
                 else sum_grouped(tensors, bucket.name)
             )
+            if times is not None:
+                times[bucket.name] = begin, _time_after(sums)
             for i, total in zip(bucket.places, sums, strict=True):
                 reduced[indices[i]] = total
     return [*reduced[len(others) :], *reduced[: len(others)]]
+
+
+def _time_after(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The time at which tensors are computed, in seconds since the epoch.
+
+    Not by `tf.timestamp`: TensorFlow runs ops with a state in the order of their creation, so the
+    begin of each bucket would wait for the end of the one before.
+    """
+    # What depends on a tensor is not taken for a constant.
+    first = tf.reshape(tensors[-1], [-1])[:1]
+    with tf.control_dependencies(tensors):
+        now = tf.numpy_function(
+            lambda _: np.float64(time.time()), [first], tf.float64, stateful=False
+        )
+    return tf.ensure_shape(now, ())
 
 
 def are_usable(gradients: Sequence[Sum], optimizer: keras.optimizers.Optimizer) -> tf.Tensor:

@@ -88,6 +88,7 @@ class StepGraph:
         self._trained: list[keras.Variable] = []
         self._is_assigned: list[bool] = []
         self._metrics: list[MetricSums] = []
+        self._bucket_names: list[str] = []
         self._metric_names: list[str] = []
         """Names of the metric values at the end of a step's result."""
         self._row_specs: dict[str, tf.TensorSpec] = {}
@@ -121,16 +122,19 @@ class StepGraph:
         """Read the results of a step from the numbers that it returned."""
         count, weight = values[EXAMPLES], values[LOSS_WEIGHT]
         metrics_end = METRICS + self.num_metric_sums
-        *metrics, has_finite_gradients, exchange_seconds, apply_seconds = values[metrics_end:]
+        numbers_at = metrics_end + len(self._metric_names)
+        has_finite_gradients, exchange_seconds, apply_seconds, *times = values[numbers_at:]
         return StepSums.of(
             values,
             # Keras defines a fully masked loss as 0.
             loss=values[LOSS] / (weight or 1.0) if count else float("nan"),
-            metrics=dict(zip(self._metric_names, metrics, strict=True)),
+            metrics=dict(zip(self._metric_names, values[metrics_end:numbers_at], strict=True)),
             metric_sums=np.array(values[METRICS:metrics_end]),
             has_finite_gradients=bool(has_finite_gradients),
             exchange_seconds=exchange_seconds,
             apply_seconds=apply_seconds,
+            # A rank that is alone reduces nothing.
+            reductions=tuple(zip(self._bucket_names, times[::2], times[1::2], strict=False)),
         )
 
     def metric_values(self, counted: Any, count: Any) -> dict[str, float]:
@@ -304,16 +308,20 @@ class StepGraph:
             computed_at = tf.timestamp()
             if in_ring:
                 self._is_waiting.assign(True)
+        bucket_times: dict[str, tuple[tf.Tensor, tf.Tensor]] = {}
         if in_ring:
-            num_trained = len(self._trained)
-            sums = add_over_ring(sums[:num_trained], sums[num_trained:], self._options.reduction)
+            num_trained, reduction = len(self._trained), self._options.reduction
+            times = bucket_times if reduction.is_timed else None
+            sums = add_over_ring(sums[:num_trained], sums[num_trained:], reduction, times)
+            self._bucket_names = list(bucket_times)
         # All sums are reduced before any variable changes.
         with tf.control_dependencies(_flat(sums)):
             summed_at = tf.timestamp()
         with tf.control_dependencies([*_flat(sums), summed_at]):
             row = self._update(sums)
         with tf.control_dependencies([row]):
-            times = tf.stack([summed_at - computed_at, tf.timestamp() - summed_at])
+            of_buckets = [at - computed_at for span in bucket_times.values() for at in span]
+            times = tf.stack([summed_at - computed_at, tf.timestamp() - summed_at, *of_buckets])
         return tf.concat([row, tf.cast(times, row.dtype)], 0)
 
     def _gradient_sum(self, variable: keras.Variable, gradient: Any) -> Sum:

@@ -7,6 +7,7 @@ parameters, would be complete only at the end of the backward pass: it is filled
 carries the step's numbers. So a small model needs one collective in a step.
 """
 
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -102,6 +103,7 @@ class Reducer:
         self._pending = PendingCollectives()
         self._is_active = False
         self._weight = self._usual_weight = 0.0
+        self._spans: list[tuple[str, float, float]] = []
         for bucket in self._early_buckets:
             for index in bucket.places:
                 parameter = self._parameters[index]
@@ -123,6 +125,7 @@ class Reducer:
         for buffer in self._early_buffers:
             buffer.missing, buffer.is_sent = set(buffer.bucket.places), False
         self._is_active = True
+        self._spans.clear()
 
     def finish(self, small: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
         """Reduce the rest and wait for all; then every gradient is the mean over the ranks.
@@ -151,13 +154,13 @@ class Reducer:
         counts = [row_sum.num_rows for row_sum in row_sums]
         numbers = np.concatenate([[weight], small, has_gradient, counts])
         last = self._fill_last(numbers)
-        self._pending.start(sum_in_place(last.array, last.bucket.name))
+        self._start(last.bucket.name, sum_in_place(last.array, last.bucket.name))
         self._pending.wait()
         ends = np.cumsum([1, len(small), len(has_gradient)])
         sums = last.array[last.num_gradients :].double().numpy()
         weights, small_sums, with_gradient, all_counts = np.split(sums, ends)
         for row_sum, count in zip(row_sums, all_counts, strict=True):
-            self._pending.start(row_sum.collective(round(count)))
+            self._start(row_sum.name, row_sum.collective(round(count)))
         self._pending.wait()
         totals = {i: rows.total() for i, rows in zip(self._sparse_indices, row_sums, strict=True)}
         buffers = (*self._early_buffers, last)
@@ -183,6 +186,16 @@ class Reducer:
             name: Pairs the calls of the ranks.
         """
         self._pending.run(sum_in_place(values, name))
+
+    def spans(self, since: float) -> list[tuple[str, float, float]]:
+        """The names, begins and ends of this step's sums, in seconds from a time on.
+
+        An end is when it was noticed: at the next bucket, or by `finish`.
+
+        Args:
+            since: Seconds of the monotonic clock.
+        """
+        return [(name, begin - since, end - since) for name, begin, end in self._spans]
 
     def abandon(self) -> None:
         """Discard a step that failed, possibly during its backward pass.
@@ -303,10 +316,21 @@ class Reducer:
         if self._factor != 1.0:
             array.mul_(self._factor)
         if self._is_compressed(buffer.bucket.places[0]):
-            self._pending.start(sum_compressed(array, name, self._options.compression))
+            self._start(name, sum_compressed(array, name, self._options.compression))
         else:
-            self._pending.start(sum_in_place(array, name))
+            self._start(name, sum_in_place(array, name))
         self._pending.poll()
+
+    def _start(self, name: str, collective: Collective) -> None:
+        is_timed = self._options.is_timed
+        self._pending.start(_timed(name, collective, self._spans) if is_timed else collective)
+
+
+def _timed(name: str, collective: Collective, spans: list[tuple[str, float, float]]) -> Collective:
+    """A collective that adds its time to spans when it is complete."""
+    begin = time.monotonic()
+    yield from collective
+    spans.append((name, begin, time.monotonic()))
 
 
 class _RowSum:
@@ -324,7 +348,7 @@ class _RowSum:
                 not only by an embedding.
             factor: The gradient is multiplied by it.
         """
-        self._name = f"{NAME}.rows.{name}"
+        self.name = f"{NAME}.rows.{name}"
         self._shape, self._dtype = parameter.shape, parameter.dtype
         self._width = parameter[:1].numel()
         gradient = parameter.grad
@@ -358,8 +382,8 @@ class _RowSum:
         # An extra column marks the rows that exist; optimizers do not update the others.
         dense_bytes = self._shape[0] * (value_bytes + self._values.element_size())
         if sparse_bytes < dense_bytes:
-            indices = yield hvd.allgather_async(self._indices, name=f"{self._name}.indices")
-            values = yield hvd.allgather_async(self._values, name=f"{self._name}.values")
+            indices = yield hvd.allgather_async(self._indices, name=f"{self.name}.indices")
+            values = yield hvd.allgather_async(self._values, name=f"{self.name}.values")
             self._indices, inverse = torch.unique(indices, return_inverse=True)
             self._values = values.new_zeros(len(self._indices), self._width)
             # The rows are added in the order of the ranks, so that all ranks get the same bits.
@@ -368,7 +392,7 @@ class _RowSum:
         table = self._values.new_zeros(self._shape[0], self._width + 1)
         table[self._indices, :-1] = self._values
         table[self._indices, -1] = 1
-        yield hvd.allreduce_async_(table, op=hvd.Sum, name=self._name)
+        yield hvd.allreduce_async_(table, op=hvd.Sum, name=self.name)
         self._indices = table[:, -1].nonzero()[:, 0]
         self._values = table[self._indices, :-1]
 

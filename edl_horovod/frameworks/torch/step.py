@@ -75,6 +75,9 @@ class StepReducer(Protocol):
         If a member is lost, the values do not change, and `finish` raises CollectiveFailed.
         """
 
+    def spans(self, since: float) -> list[tuple[str, float, float]]:
+        """The names, begins and ends of this step's sums, in seconds from a time on."""
+
     def abandon(self) -> None:
         """Discard the current step."""
 
@@ -305,6 +308,7 @@ class TorchStep:
         has_finite_gradients = not math.isfinite(loss) or self._apply_sums(totals)
         self._clear_gradients()
         self._random_numbers.end_step()
+        is_timed = self._options.reduction.is_timed and not is_alone
         metric_sums = totals[self._metrics_at]
         return StepSums.of(
             totals,
@@ -314,6 +318,7 @@ class TorchStep:
             has_finite_gradients=has_finite_gradients,
             exchange_seconds=summed_at - computed_at,
             apply_seconds=time.monotonic() - summed_at,
+            reductions=self._reducer.spans(computed_at) if is_timed else (),
         )
 
     def outer_optimizer(self, learning_rate: float, momentum: float) -> TorchOuterOptimizer:

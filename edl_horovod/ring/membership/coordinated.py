@@ -308,7 +308,11 @@ class CoordinatedMembership(Membership):
             self._patience_seconds = self._timings.away_seconds
             match message:
                 case messages.Ping():
-                    self._send(self.activity.report(self._generation))
+                    now, pong = time.monotonic(), self.activity.report(self._generation)
+                    self._send(replace(pong, sent=now))
+                    if (timeline := self.activity.timeline) is not None:
+                        clocks = message.pong_sent, message.heard, message.sent
+                        timeline.add_exchange(*clocks, arrived=now)
                 case Place():
                     # A coordinator that hung, and was replaced, may send an old place.
                     if message.generation > self._generation:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import urllib.parse
 import urllib.request
+from pathlib import Path
 from urllib.error import URLError
 
 import pytest
@@ -15,6 +16,8 @@ from tests.dashboard import dashboard, new_job
 from tests.job_events import event
 from tests.ports import free_port
 from tests.waiting import wait_until
+
+DASHBOARD = Path(__file__).parents[3] / "k8s" / "monitoring" / "dashboard.json"
 
 pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="apt-get install prometheus")
 
@@ -63,3 +66,24 @@ def test_it_follows_a_job(tmp_path):
             log.write(event("step", step=9, size=1))
             wait_until(lambda: value("edl_steps_done") == 9, "step 9")
             assert value("edl_ring_ranks") == 1
+
+
+def test_every_query_of_grafanas_dashboard_has_an_answer(tmp_path):
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    queries = [target["expr"] for panel in panels for target in panel["targets"]]
+    assert len(queries) >= len(panels) > 5
+    job_dir = new_job(tmp_path)
+    with EventLog(job_dir / "events.jsonl", "host:0") as log:
+        log.write(event("job", state="running", task="train"))
+        log.write(event("step", step=3, size=2))
+        log.write(event("evaluation", metrics={"accuracy": 0.5}))
+        log.write(event("account", seconds={"computing": 3.0, "input": 1.0}))
+        with (
+            dashboard(job_dir) as served,
+            prometheus(tmp_path, urllib.parse.urlsplit(served.url).netloc) as value,
+        ):
+            log.write(event("step", step=9, size=2))  # Later, so the time that is left is known.
+            for query in queries:
+                # As Grafana does it.
+                query = query.replace("$job", ".*").replace("$__rate_interval", "1m")
+                wait_until(lambda query=query: value(query) is not None, query)

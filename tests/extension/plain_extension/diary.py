@@ -5,6 +5,6 @@ import os
 
 
 @contextlib.contextmanager
-def open_display(*, is_quiet, unit):
+def open_display(config):
     with open(os.environ["DIARY"], "a", encoding="utf-8") as stream:
         yield lambda events: stream.writelines(f"{it.event.kind}\n" for it in events)

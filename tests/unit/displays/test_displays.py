@@ -1,43 +1,120 @@
 """A display is a module and a line in the table."""
 
 import contextlib
+import logging
 import sys
+import threading
 from types import ModuleType
 
-from edl_horovod.displays import DISPLAYS, open_displays
+import pytest
+
+from edl_horovod import displays
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.displays import DISPLAYS, load, open_displays
+from edl_horovod.displays.terminal import open_terminal
+from edl_horovod.errors import ConfigError, MissingDependency
 from edl_horovod.job.events import LogEvent, Recorded
 
 EVENT = Recorded(1.0, "localhost:0", LogEvent(message="halfway"))
 
 
-def recording_display(monkeypatch):
-    """A display that keeps what it is shown; `seen` of the module holds it."""
-    module = ModuleType("recording_display")
-    module.seen = []
-
-    @contextlib.contextmanager
-    def open_display(*, is_quiet, unit):
-        module.seen.append(("opened", is_quiet, unit))
-        yield module.seen.extend
-        module.seen.append("closed")
-
-    module.open_display = open_display
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(DISPLAYS, "recording", module.__name__)
-    return module
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch):
+    monkeypatch.setattr(displays, "PAUSE_SECONDS", 0.01)
 
 
-def test_each_display_of_the_table_shows_the_events(monkeypatch, capsys):
-    module = recording_display(monkeypatch)
-    with open_displays(is_quiet=False, unit="files") as show:
-        show([EVENT])
-    assert module.seen == [("opened", False, "files"), EVENT, "closed"]
-    assert "halfway" in capsys.readouterr().err
+@pytest.fixture
+def add(monkeypatch):
+    """Adds displays to the table by a function that takes new events; gives what it adds."""
+
+    def add_display(name, show):
+        module = ModuleType(f"{name}_display")
+        module.settings = []
+
+        @contextlib.contextmanager
+        def open_display(config):
+            module.settings.append(config)
+            yield show
+
+        module.open_display = open_display
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setitem(DISPLAYS, name, module.__name__)
+        return module
+
+    return add_display
 
 
-def test_a_quiet_terminal_says_nothing(monkeypatch, capsys):
-    module = recording_display(monkeypatch)
-    with open_displays(is_quiet=True) as show:
-        show([EVENT])
-    assert EVENT in module.seen
-    assert capsys.readouterr().err == ""
+def job(*names):
+    return JobConfig(task="train", data="d", output="o", model_def="m", displays=list(names))
+
+
+def follow(config, *events):
+    with open_displays(load(config.displays), config) as show:
+        for event in events:
+            show([event])
+
+
+def test_each_display_of_a_job_shows_its_events(add):
+    seen, others = [], []
+    module = add("recording", seen.extend)
+    add("other", others.extend)
+    add("unasked", None)
+    config = job("recording", "other")
+    follow(config, EVENT, EVENT)
+    assert (seen, others) == ([EVENT, EVENT], [EVENT, EVENT])
+    assert module.settings == [config]
+
+
+def test_a_display_that_fails_says_so_once_and_the_others_go_on(add, caplog):
+    seen = []
+
+    def fail(events):
+        raise ZeroDivisionError("no such server")
+
+    add("failing", fail)
+    add("recording", seen.extend)
+    with caplog.at_level(logging.WARNING):
+        follow(job("failing", "recording"), EVENT, EVENT, EVENT)
+    assert [it for it in caplog.messages if "no such server" in it] == caplog.messages
+    assert len(caplog.messages) == 1
+    assert seen == [EVENT] * 3
+
+
+def test_a_job_does_not_wait_for_a_display_that_hangs(add, caplog, monkeypatch):
+    monkeypatch.setattr(displays, "CLOSE_SECONDS", 0.1)
+    is_over = threading.Event()
+    add("hanging", lambda events: is_over.wait(60))
+    try:
+        follow(job("hanging"), EVENT)
+    finally:
+        is_over.set()
+    assert len(caplog.messages) == 1
+
+
+def test_a_name_that_is_in_no_table_is_refused():
+    with pytest.raises(ConfigError) as caught:
+        load(["tensorbord"])
+    assert "tensorboard" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("mlflow", "mlflow.entities"),
+        ("tensorboard", "tensorboard.compat.proto"),
+        ("wandb", "wandb"),
+    ],
+)
+def test_a_missing_package_is_an_error_that_says_how_to_have_it(name, package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"edl_horovod.displays.{name}", raising=False)
+    with pytest.raises(MissingDependency) as caught:
+        load([name])
+    assert f"[{name}]" in str(caught.value)
+
+
+def test_the_terminal_shows_events_unless_it_is_quiet(capsys):
+    for is_quiet in (True, False):
+        with open_terminal(is_quiet=is_quiet, unit="files") as show:
+            show([EVENT])
+        assert ("halfway" in capsys.readouterr().err) is not is_quiet

@@ -43,7 +43,7 @@ def test_two_phases_are_those_of_fit_compiled_anew(optimizer):
 def test_what_is_frozen_keeps_its_bits_and_is_not_reduced(monkeypatch):
     reduced = []
 
-    def add(sums, others, how):
+    def add(sums, others, how, times):
         reduced.append((sums, others))
         return [*sums, *others]
 

@@ -1,0 +1,119 @@
+"""A job as a run of a tracker: one run through all launches of the job, and no step of it twice."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edl_horovod.config import resolved
+from edl_horovod.config.fields import flat
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.files.whole_file import read_json, write_json
+from edl_horovod.job.account import Account
+from edl_horovod.job.directory import JobDir
+from edl_horovod.job.events import EvaluationEvent, JobEvent, Recorded, StepEvent
+
+_TEXT_LENGTH = 250
+"""Characters of a setting's value that each tracker takes."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Numbers by name that belong to a step."""
+
+    time: float
+    """Seconds since the epoch."""
+    step: int
+    values: Mapping[str, float]
+
+
+class Run:
+    """What of a job a tracker has already; its file survives the launcher.
+
+    A training that goes on from a checkpoint does some steps again, whose values are not shown
+    again. The file is written before the values are sent, so a launcher that is lost in between
+    leaves a gap, and never a step twice.
+    """
+
+    def __init__(self, config: JobConfig, display: str) -> None:
+        """Open the run of a display.
+
+        Raises:
+            JobFailed: The file is damaged.
+            OSError: It cannot be read or written.
+        """
+        job_dir = JobDir.of(config)
+        self.folder = job_dir.displays / display
+        """A folder for what the tracker keeps on this machine."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.name = Path(job_dir.path).name.removesuffix(".job")
+        """The job, for people."""
+        self.settings = _settings_of(config)
+        """The job's settings, by key."""
+        self._file = job_dir.displays / f"{display}.json"
+        hint = "Remove the file to let the display begin another run."
+        saved = read_json(self._file, _parsed, hint=hint) or ("", -1, -1)
+        self.id, self._step, self._evaluated = saved
+        self.state = ""
+        """The job's state by its last event that has one; empty before any."""
+        self._account = Account()
+
+    def begin(self, run_id: str) -> None:
+        """Keep the tracker's name for the run, which the next launch goes on with."""
+        self.id = run_id
+        self._save()
+
+    def new_points(self, events: list[Recorded]) -> list[Point]:
+        """The values in events that the tracker does not have yet."""
+        points = [point for recorded in events if (point := self._point(recorded)) is not None]
+        if points:
+            self._save()
+        return points
+
+    def _point(self, recorded: Recorded) -> Point | None:
+        self._account = self._account.after(recorded)
+        values: dict[str, float | None] = {}
+        match event := recorded.event:
+            case StepEvent() if event.step > self._step:
+                step = self._step = event.step
+                values = {
+                    "train/loss": event.loss,
+                    **{f"train/{name}": value for name, value in event.metrics.items()},
+                    "train/epoch": event.epoch,
+                    "train/records_per_second": event.records_per_second,
+                    "ring/ranks": event.size,
+                    "ring/goodput": self._account.goodput,
+                }
+            case EvaluationEvent() if event.step > self._evaluated:
+                step = self._evaluated = event.step
+                values = {f"evaluation/{name}": value for name, value in event.metrics.items()}
+            case JobEvent():
+                self.state = event.state
+                if event.metrics and (event.steps or 0) > self._evaluated:  # Of edl evaluate.
+                    step = self._evaluated = event.steps or 0
+                    values = {f"evaluation/{name}": it for name, it in event.metrics.items()}
+        numbers = {name: it for name, it in values.items() if it is not None and math.isfinite(it)}
+        return Point(recorded.time, step, numbers) if numbers else None
+
+    def _save(self) -> None:
+        fields = {"run": self.id, "step": self._step, "evaluated": self._evaluated}
+        write_json(self._file, fields)
+
+
+def _parsed(fields: dict[str, Any]) -> tuple[str, int, int]:
+    try:
+        return str(fields["run"]), int(fields["step"]), int(fields["evaluated"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"it lacks {error}") from error
+
+
+def _settings_of(config: JobConfig) -> dict[str, str]:
+    """The settings by key, with short texts as values, without those that may hold a secret."""
+    values = flat(resolved.to_dict(config.public()))
+    return {
+        key: (value if isinstance(value, str) else json.dumps(value))[:_TEXT_LENGTH]
+        for key, value in values
+        if value not in ("", None, {}, [])
+    }

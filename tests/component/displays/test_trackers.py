@@ -1,0 +1,141 @@
+"""Jobs as runs of trackers, by the real clients and read by them: one run, and no step twice."""
+
+import json
+import struct
+
+import pytest
+
+from edl_horovod import displays
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.displays import load, open_displays
+from edl_horovod.job.events import line_of, parse
+from tests.job_events import recorded
+
+# The clients use what other packages have deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+BLOCK = 1 << 15
+STEPS = [1, 2, 3, 4, 5, 6]
+"""Those of both launches, of which the second begins at a checkpoint of step 2."""
+FIRST = [
+    recorded("job", 1.0, state="starting", task="train"),
+    *(recorded("step", 10.0 + step, step=step, loss=1 / step) for step in (1, 2, 3, 4)),
+    recorded("evaluation", 14.5, step=4, metrics={"accuracy": 0.5}),
+    recorded("job", 15.0, state="suspended"),
+]
+SECOND = [
+    recorded("job", 20.0, state="starting", task="train"),
+    recorded("account", 22.0, seconds={"computing": 3.0, "input": 1.0}),
+    *(recorded("step", 20.0 + step, step=step, loss=2 / step) for step in (3, 4, 5)),
+    recorded("step", 26.0, step=6, loss=None, metrics={"accuracy": 0.25}, size=2),
+    recorded("evaluation", 26.5, step=6, metrics={"accuracy": 0.75}),
+    recorded("job", 27.0, state="finished", steps=6, metrics={"accuracy": 0.75}),
+]
+
+
+@pytest.fixture
+def show(tmp_path, monkeypatch):
+    """Runs a display over both launches; gives the folder of what it keeps."""
+    monkeypatch.setattr(displays, "PAUSE_SECONDS", 0.01)
+
+    def show_both(name):
+        job_dir = tmp_path / "model.job"
+        job_dir.mkdir()
+        needed = {"task": "train", "data": "d", "output": "o", "model_def": "m"}
+        config = JobConfig(**needed, job_dir=str(job_dir), displays=[name])
+        for events in (FIRST, SECOND):
+            with open_displays(load([name]), config) as show_events:
+                # As a log has them.
+                show_events([parse(line_of(event)) for event in events])
+        return job_dir / "displays" / name
+
+    return show_both
+
+
+def test_tensorboard(show, caplog):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = show("tensorboard")
+    run = EventAccumulator(str(folder)).Reload()
+    ranks = run.Scalars("ring/ranks")
+    assert [(it.step, it.value) for it in ranks] == [
+        *((step, 1.0) for step in STEPS[:-1]),
+        (6, 2.0),
+    ]
+    assert [it.wall_time for it in ranks] == [11.0, 12.0, 13.0, 14.0, 25.0, 26.0]
+    assert [it.value for it in run.Scalars("train/loss")] == pytest.approx(
+        [1, 1 / 2, 1 / 3, 1 / 4, 2 / 5]
+    )
+    assert [(it.step, it.value) for it in run.Scalars("evaluation/accuracy")] == [
+        (4, 0.5),
+        (6, 0.75),
+    ]
+    assert [it.value for it in run.Scalars("ring/goodput")] == [0.75] * 2
+    assert not caplog.messages
+
+
+def test_mlflow(show, monkeypatch, caplog):
+    mlflow = pytest.importorskip("mlflow.tracking")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    folder = show("mlflow")
+    client = mlflow.MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    experiment = client.get_experiment_by_name("edl_horovod").experiment_id
+    (run,) = client.search_runs([experiment])
+    assert (run.info.run_name, run.info.status) == ("model", "FINISHED")
+    ranks = client.get_metric_history(run.info.run_id, "ring/ranks")
+    assert [it.step for it in ranks] == STEPS
+    assert [it.timestamp for it in ranks][-1] == 26_000
+    losses = client.get_metric_history(run.info.run_id, "train/loss")
+    assert [it.value for it in losses] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 2 / 5])
+    accuracies = client.get_metric_history(run.info.run_id, "evaluation/accuracy")
+    assert [(it.step, it.value) for it in accuracies] == [(4, 0.5), (6, 0.75)]
+    assert run.data.params["train.batch_size"] == "128"
+    assert not caplog.messages
+
+
+def test_wandb(show, monkeypatch, caplog):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    records = [it for path in sorted(show("wandb").rglob("*.wandb")) for it in records_of(path)]
+    assert len({it.run.run_id for it in records if it.HasField("run")}) == 1
+    rows = [
+        {item.key or item.nested_key[0]: json.loads(item.value_json) for item in it.history.item}
+        for it in records
+        if it.HasField("history")
+    ]
+    ranks = [(row["step"], row["ring/ranks"]) for row in rows if "ring/ranks" in row]
+    assert ranks == [*((step, 1) for step in STEPS[:-1]), (6, 2)]
+    accuracies = [row for row in rows if "evaluation/accuracy" in row]
+    assert [(row["step"], row["evaluation/accuracy"]) for row in accuracies] == [
+        (4, 0.5),
+        (6, 0.75),
+    ]
+    assert [it.exit.exit_code for it in records if it.HasField("exit")] == [0, 0]
+    assert not caplog.messages
+
+
+def records_of(path):
+    """The records of a run that is kept offline, in a log of LevelDB's format."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    content, place, record = path.read_bytes(), 7, b""
+    assert content.startswith(b":W&B")
+    while place < len(content):
+        if BLOCK - place % BLOCK < 7:  # No room for a head.
+            place += BLOCK - place % BLOCK
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, place)
+        record += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # The whole of one, or the end of one.
+            yield Record.FromString(record)
+            record = b""
+
+
+def test_a_server_that_is_away_is_said_once(show, monkeypatch, caplog):
+    pytest.importorskip("mlflow.tracking")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    show("mlflow")
+    assert [it for it in caplog.messages if "mlflow" in it]
+    assert len(caplog.messages) == 2  # Once for each launch.
