@@ -281,7 +281,11 @@ def run_wait(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 def run_dashboard(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl dashboard`."""
-    parser = job_parser(verb, summary, "[--host HOST] [--port PORT]")
+    usage = "[--host HOST] [--port PORT] [-n NAMESPACE] [--context CONTEXT] [--debug] [JOB]"
+    parser = VerbParser(verb, summary, usage)
+    text = "directory of a job here, folder with jobs, or name of a job in a cluster (default: .)"
+    parser.add_argument("job", metavar="JOB", nargs="?", default=".", help=text)
+    parser.add_place()
     parser.add_address(host=address.HOST, port=address.PORT)
     flags = parser.parse_all(argv)
     log.setup("edl", level="warning")
@@ -293,7 +297,7 @@ def run_dashboard(verb: str, summary: str, argv: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         print(dashboard.url, flush=True)
         if dashboard.is_public:
-            warning = "Anyone who can reach this port can read the page: it asks for no password."
+            warning = "Who has this URL, or reads along on the network, can read the page."
             print(warning, file=sys.stderr)
         dashboard.serve()
     return 0
