@@ -1,5 +1,6 @@
 """The jobs below a folder, those that ended included, as one page lists them."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -55,7 +56,8 @@ class Folder:
         """The job at a path; None if there is no such job."""
         with self._lock:
             if path not in self._sources:
-                self._search_if_due()
+                with contextlib.suppress(EdlError, OSError):  # The list of jobs says why.
+                    self._search_if_due()
             return self._sources.get(path)
 
     def snapshot(self) -> JobList:

@@ -87,17 +87,17 @@ def render(
     return offline_page(View(name, _sections(name, history.snapshot(state, details), now=now)))
 
 
-def live_view(name: str, snapshot: JobSnapshot, *, logs: Sequence[str], now: float) -> View:
+def live_view(name: str, snapshot: JobSnapshot, *, now: float, bars: str = "") -> View:
     """What stands on a job's page.
 
     Args:
         name: The job.
         snapshot: What is known of it.
-        logs: Names of the processes with a log.
         now: Seconds since the epoch.
+        bars: The section of the processes from a short time ago, to be left as it is.
     """
-    sections = _sections(name, snapshot, now=now, is_live=True)
-    targets = [(process, f"logs/{quoted(process)}") for process in logs]
+    sections = _sections(name, snapshot, now=now, is_live=True, bars=bars)
+    targets = [(process, f"logs/{quoted(process)}") for process in snapshot.logs]
     sections |= {
         "logs": section("links", "Logs", targets),
         "as-of": section("as_of", clock(snapshot.time)),
@@ -106,7 +106,7 @@ def live_view(name: str, snapshot: JobSnapshot, *, logs: Sequence[str], now: flo
 
 
 def _sections(
-    name: str, snapshot: JobSnapshot, *, now: float, is_live: bool = False
+    name: str, snapshot: JobSnapshot, *, now: float, is_live: bool = False, bars: str = ""
 ) -> dict[str, str]:
     state, details = snapshot.state or JobState(), snapshot.details
     facts = {} if snapshot.state is None else job_facts(state, details, now=now)
@@ -130,7 +130,7 @@ def _sections(
         "charts": section("charts", charts_of(snapshot)),
         "costs": section("lines", "What cost the most", _sentences(state.account)),
         "account": section("account", list(_causes(state.account))),
-        "processes": section("processes", *_lanes(snapshot.processes, is_live=is_live)),
+        "processes": bars or section("processes", *_lanes(snapshot.processes, is_live=is_live)),
         **{key: section("table", table) for key, table in tables.items()},
         "events": section("events", events),
     }

@@ -61,6 +61,8 @@ REQUEST_SECONDS = 10.0
 """Time limit for receiving a whole request, and for sending its answer or the next part of it."""
 SIGN_SECONDS = 5.0
 """Longest time without a message to a page that is followed, even if nothing has changed."""
+BARS_SECONDS = 5.0
+"""Time between two pictures of a job's processes, the largest section of a page."""
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -299,22 +301,24 @@ class _Job:
             seconds=source.look_seconds,
         )
         self._view: tuple[JobSnapshot, View] | None = None
+        self._bars, self._bars_made = "", float("-inf")
         self._logs: dict[str, Latest[View]] = {}
 
     async def view(self) -> View:
         """The job's page, made once of each snapshot."""
         snapshot = await self.latest.get()
         if self._view is None or self._view[0] is not snapshot:
-            logs = self.source.logs()
-            view = report.live_view(self.source.name, snapshot, logs=logs, now=time.time())
+            is_due = time.monotonic() - self._bars_made >= BARS_SECONDS
+            bars = "" if is_due else self._bars
+            view = report.live_view(self.source.name, snapshot, now=time.time(), bars=bars)
+            if is_due:
+                self._bars, self._bars_made = view.sections["processes"], time.monotonic()
             self._view = (snapshot, view)
         return self._view[1]
 
     async def log(self, process: str) -> "Latest[View]":
         """The page of a log."""
-        if process not in self.source.logs():
-            await self.latest.get()  # The launch target may not have been asked yet.
-        if process not in self.source.logs():
+        if process not in (await self.latest.get()).logs:
             raise HTTPException(NOT_FOUND, "There is no such log.")
         if process not in self._logs:
             name = self.source.name

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -94,6 +94,8 @@ class JobSnapshot:
     checkpoints: tuple[tuple[float, CheckpointEvent], ...] = ()
     notable: tuple[tuple[float, str], ...] = ()
     """Times and texts of notable events, the newest last."""
+    logs: tuple[str, ...] = ()
+    """Names of the processes with a log, as `Source.log` takes them."""
     began: float | None = None
     """Time of the first event, in seconds since the epoch; None without events."""
     ended: float | None = None
@@ -289,9 +291,6 @@ class Source(Protocol):
     def config(self) -> JobConfig:
         """The job's resolved settings; raises an EdlError if they cannot be read."""
 
-    def logs(self) -> Sequence[str]:
-        """Names of the processes that have a log."""
-
     def log(self, process: str) -> str:
         """The end of a process' log; raises an EdlError or OSError if it cannot be read."""
 
@@ -317,7 +316,8 @@ class DirectorySource:
         try:
             with self._lock:
                 is_running = self._job_dir.is_running()
-                files = (self._path, self._job_dir.config, self._job_dir.result)
+                job_dir = self._job_dir
+                files = (self._path, job_dir.config, job_dir.result, job_dir.logs)
                 version = (is_running, *map(_version, files))
                 if self._last is None or self._last[0] != version:
                     self._last = version, self._take(is_running=is_running)
@@ -334,11 +334,6 @@ class DirectorySource:
     def config(self) -> JobConfig:
         """Read the settings in the directory."""
         return self._job_dir.read_config()
-
-    def logs(self) -> Sequence[str]:
-        """The logs in the directory, the launcher's first."""
-        names = [path.stem for path in self._job_dir.logs.glob("*.log")]
-        return sorted(names, key=lambda name: (name != "launcher", name))
 
     def log(self, process: str) -> str:
         """Read the end of a log."""
@@ -357,7 +352,9 @@ class DirectorySource:
             is_running=is_running,
             last_time=history.last_time,
         )
-        return history.snapshot(state)
+        logs = {path.stem for path in self._job_dir.logs.glob("*.log")}
+        ordered = sorted(logs, key=lambda name: (name != "launcher", name))
+        return replace(history.snapshot(state), logs=tuple(ordered))
 
     def _read(self) -> None:
         """Read new events; start from the beginning if the directory has a new job."""
@@ -430,11 +427,6 @@ class DetachedSource:
         """Ask for the settings."""
         return self._config()
 
-    def logs(self) -> Sequence[str]:
-        """The rows of the launch target's table."""
-        details = self._last.details
-        return [row[0] for row in details.rows] if details is not None else []
-
     def log(self, process: str) -> str:
         """Ask for the last lines of a log."""
         return "\n".join(self._log(process))[-LOG_BYTES:]
@@ -444,4 +436,5 @@ def _detached_snapshot(events: Iterable[Recorded], details: TargetDetails) -> Jo
     history = History()
     for recorded in events:
         history.add(recorded)
-    return history.snapshot(history.state, details)
+    logs = tuple(row[0] for row in details.rows)
+    return replace(history.snapshot(history.state, details), logs=logs)

@@ -97,13 +97,14 @@ def _snapshot_of(text: str, *, in_cluster: bool) -> JobSnapshot:
         metrics={text: ((1, 2.0), (2, 1.0))},
         ring=((NOW, 2),),
         processes=(Process(rank, (), text),),
+        logs=(text,),
         began=NOW,
     )
 
 
 def _page_of(text: str, *, in_cluster: bool) -> _Parsed:
     snapshot = _snapshot_of(text, in_cluster=in_cluster)
-    return _Parsed(page(live_view(f"c{text}", snapshot, logs=[text], now=NOW), stream="?changes"))
+    return _Parsed(page(live_view(f"c{text}", snapshot, now=NOW), stream="?changes"))
 
 
 @given(text=st.text(min_size=1), in_cluster=st.booleans())
@@ -156,7 +157,7 @@ def test_a_page_shows_step_loss_ring_and_workers():
 
 def test_a_page_of_nothing_says_why():
     snapshot = JobSnapshot(time=NOW, problem="no such job")
-    parsed = _Parsed(page(live_view("m", snapshot, logs=(), now=NOW)))
+    parsed = _Parsed(page(live_view("m", snapshot, now=NOW)))
 
     assert "no such job" in parsed.texts
     assert "unknown" in parsed.texts
