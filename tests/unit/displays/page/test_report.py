@@ -74,7 +74,12 @@ def test_it_says_which_rank_is_slow_and_which_were_lost_where():
         ring,
         *(
             recorded(
-                "account", 1010.0, f"host:{slot}", pid=7, seconds={"computing": spent}, steps=10
+                "account",
+                1010.0,
+                f"host:{slot}",
+                pid=7,
+                seconds={"computing": spent, "exchange": 8.0 - spent},
+                steps=10,
             )
             for slot, spent in enumerate((4.0, 8.0))
         ),
@@ -82,7 +87,7 @@ def test_it_says_which_rank_is_slow_and_which_were_lost_where():
         recorded("trace", 1015.0, "host:0", phase="step 10"),
     )
     assert "The slowest rank is host:1 (pid 7)" in page.text
-    assert "rank 1 (host:1) was lost; 1 other had to stop in step 10" in page.text
+    assert "rank 1 (host:1) was lost, and 1 other had to stop in step 10" in page.text
 
 
 def test_the_bar_of_a_process_covers_its_life():
