@@ -249,8 +249,10 @@ def _parts(process: _Process, began: float, span: float, *, max_parts: int) -> I
     moments = [*process.moments[:-1:every], process.last]
     since, before = process.last.began, dict[str, float]()
     for moment in moments:
+        # An account is written later than its seconds end: a part of a step is booked at its end.
+        until = process.last.began + sum(moment.seconds.values())
         # Clocks of hosts differ, and one may be set back.
-        x, width = (since - began) / span, max(0.0, moment.until - since) / span
+        x, width = (since - began) / span, max(0.0, until - since) / span
         spent = {
             cause: moment.seconds.get(cause, 0.0) - before.get(cause, 0.0)
             for cause in (*CAUSES, LOST)
@@ -262,7 +264,7 @@ def _parts(process: _Process, began: float, span: float, *, max_parts: int) -> I
                 numbers = (x * _LANE_WIDTH, y, width * _LANE_WIDTH, height)
                 yield _Part(cause, *(round(number, 2) for number in numbers))
                 y += height
-        since, before = moment.until, dict(moment.seconds)
+        since, before = until, dict(moment.seconds)
 
 
 def _reset_row(time: float, event: ResetEvent) -> tuple[str, ...]:

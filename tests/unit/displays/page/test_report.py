@@ -100,6 +100,18 @@ def test_the_bar_of_a_process_covers_its_life():
     assert {bar["class"] for bar in of_second} == {"of-building", "of-computing", "of-lost"}
 
 
+def test_a_part_of_a_step_fills_the_bar_from_its_begin():
+    page = report(
+        account(1010.0, "host:0", 1, building=10.0),
+        account(1020.0, "host:0", 1, doing="input", building=10.0),
+        account(1030.0, "host:0", 1, doing="input", building=10.0),
+        account(1040.0, "host:0", 1, doing="", building=10.0, hung=30.0),
+    )
+    bars = [rect for rect in page.of("rect") if rect["height"] != "40"]
+    (hung,) = [bar for bar in bars if bar["class"] == "of-hung"]
+    assert (float(hung["x"]), float(hung["width"])) == (250.0, 750.0)
+
+
 def test_it_needs_no_other_file_and_runs_no_program():
     page = report(*EVENTS)
     assert not page.of("script") + page.of("link") + page.of("img")
