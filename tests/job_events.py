@@ -9,6 +9,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "job": {"state": "running"},
     "worker": {"worker": "localhost:0", "state": "warm"},
     "account": {"pid": 1, "began": 0.0, "seconds": {}},
+    "trace": {"generation": 1, "reason": "", "doing": "works", "phase": "step 7", "seconds": 1.0},
     "coordinator": {"pid": 1},
     "generation": {"generation": 1, "size": 1, "members": (), "reason": ""},
     "reset": {

@@ -4,6 +4,7 @@ The job's directory is on a volume that a client may not be able to reach; the l
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TextIO
 
 from edl_horovod.job import events
@@ -16,6 +17,7 @@ SHOWN = (
     | events.ResetEvent
     | events.EvaluationEvent
     | events.WorkerEvent
+    | events.TraceEvent
     | events.CheckpointEvent
     | events.DiscoveryEvent
     | events.AutoscaleEvent
@@ -55,7 +57,7 @@ class PodLog:
                 self._log_account(recorded.time)
             if self._is_due(recorded):
                 self._skipped.pop(kind, None)
-                self._stream.write(events.line_of(recorded))
+                self._stream.write(events.line_of(_shortened(recorded)))
             elif kind in THINNED:
                 self._skipped[kind] = recorded
         self._stream.flush()
@@ -83,6 +85,14 @@ class PodLog:
             return False
         self._last_logged[kind] = recorded.time
         return True
+
+
+def _shortened(recorded: Recorded) -> Recorded:
+    """The event without what is long: all ranks of a ring that breaks leave a trace at once."""
+    event = recorded.event
+    if isinstance(event, events.TraceEvent):
+        return recorded._replace(event=replace(event, stack=(), last=()))
+    return recorded
 
 
 def events_in(lines: Iterable[str]) -> Iterator[Recorded]:

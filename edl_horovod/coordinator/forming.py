@@ -343,7 +343,7 @@ class Forming:
                 rendezvous_token=rendezvous.token,
             )
             for worker, place in zip(members, places, strict=True):
-                worker.is_ready = False
+                worker.is_ready = worker.is_short = False
                 worker.placed = generation
                 worker.send(place)
             return await self._watch_over(members, generation)

@@ -144,6 +144,13 @@ class Change(Message, kind="change"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shortage(Message, kind="shortage"):
+    """Tells a worker that waits for a place whether there are fewer than `elastic.min_np`."""
+
+    is_short: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dump(Message, kind="dump"):
     """The worker must write the stacks of its threads into its log."""
 

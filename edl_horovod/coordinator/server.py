@@ -60,6 +60,8 @@ class Coordinator:
         self._adopting_until = 0.0
         """Until then members that lost their connection may call again, and their ring stays."""
         self._ending_since: float | None = None
+        self._has_ended = False
+        """Whether connections end because this coordinator does."""
         self._proven: tuple[str, ...] = ()
         """Members of the last ring that formed."""
 
@@ -92,7 +94,10 @@ class Coordinator:
         port = self._load() or self._settings.port
         port = await self._server.listener.start(self._settings.address, port)
         with contextlib.closing(self._server.listener):
-            return await self._serve(port)
+            try:
+                return await self._serve(port)
+            finally:
+                self._has_ended = True
 
     async def _serve(self, port: int) -> Outcome | None:
         saved.save(self._file, self._ring(port))
@@ -176,7 +181,7 @@ class Coordinator:
         worker.send(messages.Stop(reason="it failed, and the ring goes on without it"))
 
     def _on_lost(self, worker: Worker) -> None:
-        if self._outcome is None:
+        if self._outcome is None and not self._has_ended:
             state = "left" if worker.is_leaving else "lost"
             self._report(worker, state)
             log.info("worker %s is gone", worker.label)
@@ -274,6 +279,8 @@ class Coordinator:
 
     async def _wait_for_more(self, num_found: int) -> None:
         now = time.monotonic()
+        for worker in self._server.workers.values():
+            worker.tell_shortage(num_found < self._elastic.min_np)
         if num_found >= self._elastic.min_np:
             # Enough for a ring, but the first one still waits for the other requested workers.
             self._too_few_since = None
@@ -325,6 +332,8 @@ class Coordinator:
         await self._forming.gather(members, self._generation + 1)
         if time.monotonic() - asked_at > self._timings.sign_of_life_seconds:
             asked_at = await self._forming.ask_for_sign_of_life(members)  # A step was long.
+        if silent := [worker.label for worker in members if worker.is_silent]:
+            reason = f"no sign of life from {', '.join(silent)}"
         if self._outcome is not None:
             return
         target = self._roster.responsive_members(self._members, asked_at)

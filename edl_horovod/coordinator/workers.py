@@ -8,6 +8,7 @@ each other (D11). Then somebody is left out for a while, but no worker for ever.
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -68,6 +69,8 @@ class Worker:
     """Whether it has all of its ring's state; false while it receives that in slices."""
     announced: int = 0
     """The generation that was last announced to it over this connection."""
+    is_short: bool = False
+    """Whether it was told over this connection that there are fewer workers than min_np."""
     is_dismissed: bool = False
     was_listed: bool = False
     """Whether host discovery has ever listed its host since the worker first called."""
@@ -113,6 +116,12 @@ class Worker:
         if self.announced < generation:
             self.announced = generation
             self.send(messages.Change(generation=generation))
+
+    def tell_shortage(self, is_short: bool) -> None:
+        """Tell a worker that waits for a place whether there are too few, if it does not know."""
+        if self.is_ready and self.is_short != is_short:
+            self.is_short = is_short
+            self.send(messages.Shortage(is_short=is_short))
 
     @property
     def is_answering(self) -> bool:
@@ -246,7 +255,7 @@ class WorkerServer:
         elif worker.connection is not None:
             worker.connection.close()
         worker.is_connected = True
-        worker.announced, worker.is_dismissed = 0, False
+        worker.announced, worker.is_short, worker.is_dismissed = 0, False, False
         worker.connection, worker.channel = writer, channel
         worker.heard()
         return worker
@@ -260,6 +269,8 @@ class Verdict:
     phase: str
     """What the worker was doing, for people."""
     message: str
+    seconds: float
+    """How long it has made no progress."""
     is_end: bool = True
     """Whether it must end; false if no other rank waits for it, so that it may go on."""
 
@@ -308,7 +319,7 @@ class Liveness:
         patience = max(self._timings.silence_seconds, patience)
         if silence >= patience and others and not worker.is_given_up:
             worker.is_given_up = True
-            self._report(worker, f"no sign of life for {silence:.0f} s")
+            self._report(worker, f"no sign of life for {silence:.0f} s", silence)
 
     def _check_progress(self) -> None:
         members = self._members()
@@ -320,12 +331,16 @@ class Liveness:
             stall_seconds=self._stall_seconds,
         )
         for verdict in verdicts:
-            self._apply(verdict, self._server.workers[verdict.worker])
+            self._apply(verdict, self._server.workers[verdict.worker], members)
 
-    def _apply(self, verdict: Verdict, worker: Worker) -> None:
+    def _apply(self, verdict: Verdict, worker: Worker, members: Sequence[Worker]) -> None:
         if verdict.is_end and not worker.is_hung:
             worker.is_hung = True
-            self._report(worker, verdict.message)
+            # Before its end, which breaks the ring: it tells where the others are until then.
+            for other in members:
+                if other is not worker:
+                    other.send(messages.Dump(reason=f"worker {worker.label} hangs"))
+            self._report(worker, verdict.message, verdict.seconds)
             worker.send(messages.End(reason=verdict.message))
         elif not verdict.is_end and self._warned.get(worker.label) != verdict.phase:
             self._warned[worker.label] = verdict.phase
@@ -333,10 +348,17 @@ class Liveness:
             log.warning("worker %s: %s", worker.label, verdict.message)
             worker.send(messages.Dump(reason=verdict.message))
 
-    def _report(self, worker: Worker, message: str) -> None:
+    def _report(self, worker: Worker, message: str, seconds: float) -> None:
         """Report that a worker hangs; its launcher kills it if it does not end by itself."""
-        label, pid = worker.label, worker.pid
-        self._events.write(WorkerEvent(worker=label, state="hung", pid=pid, message=message))
+        self._events.write(
+            WorkerEvent(
+                worker=worker.label,
+                state="hung",
+                pid=worker.pid,
+                message=message,
+                seconds=round(seconds, 1),
+            )
+        )
         log.warning("worker %s hangs: %s", worker.label, message)
 
 
@@ -361,7 +383,11 @@ def find_hung(
             continue
         if (pong := report.pong).doing in ("works", "joins"):
             message = f"did not come back to the ring for {pong.seconds:.0f} s: {pong.phase}"
-            hung.append(Verdict(worker=report.worker, phase=pong.phase, message=message))
+            hung.append(
+                Verdict(
+                    worker=report.worker, phase=pong.phase, message=message, seconds=pong.seconds
+                )
+            )
     reports = [report for report in members if report is not None]
     if len(reports) < len(members) or any(r.pong.doing not in ("works", "waits") for r in reports):
         return hung
@@ -373,12 +399,9 @@ def _hung_members(reports: Sequence[Report], stall_seconds: float) -> list[Verdi
     late = [report for report in stalled if report.pong.doing == "works"]
     waiting = [report for report in stalled if report.pong.doing == "waits"]
     if len(waiting) == len(reports) > 1:
-        # No single rank is to blame; the transport may have failed. If one rank ends, the
-        # collective fails on all others, which have the state. Ending all ranks would lose it.
-        worker, last = waiting[-1]
-        message = f"all {len(waiting)} ranks waited for each other for {last.seconds:.0f} s in "
-        message += f"{last.phase}; the last one ends, which frees the others"
-        return [Verdict(worker=worker, phase=last.phase, message=message)]
+        # If one rank ends, the collective fails on all others, which have the state. Ending all
+        # ranks would lose it.
+        return [_odd_one(waiting)]
     if waiting and late:
         others = "1 other" if len(waiting) == 1 else f"{len(waiting)} others"
         why = f"while {others} waited for it"
@@ -391,10 +414,28 @@ def _hung_members(reports: Sequence[Report], stall_seconds: float) -> list[Verdi
             worker=worker,
             phase=pong.phase,
             message=f"no progress for {pong.seconds:.0f} s in {pong.phase}, {why}",
+            seconds=pong.seconds,
             is_end=bool(waiting),
         )
         for worker, pong in late
     ]
+
+
+def _odd_one(waiting: Sequence[Report]) -> Verdict:
+    """The rank to end where all wait: the first that waits elsewhere than most, or else the last.
+
+    If all wait in the same collective, no single rank is to blame; the transport may have failed.
+    """
+    waits = f"all {len(waiting)} ranks waited for each other"
+    (usual, _), *others = Counter(report.pong.phase for report in waiting).most_common()
+    if not others:
+        worker, pong = waiting[-1]
+        end = "the last one ends, which frees the others"
+        message = f"{waits} for {pong.seconds:.0f} s in {usual}; {end}"
+    else:
+        worker, pong = next(report for report in waiting if report.pong.phase != usual)
+        message = f"{waits} for {pong.seconds:.0f} s, it in {pong.phase} and most in {usual}"
+    return Verdict(worker=worker, phase=pong.phase, message=message, seconds=pong.seconds)
 
 
 def suspects(members: Sequence[Worker], proven: Sequence[str], *, min_np: int) -> list[Worker]:

@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from edl_horovod.errors import JobFailed
@@ -22,6 +22,7 @@ from edl_horovod.job.events import (
 )
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.job.state import JobState, TargetDetails, advance
+from edl_horovod.job.stops import Stops
 
 _ENDED = ("finished", "failed", "suspended")
 _NUM_CAUSES = 4
@@ -81,6 +82,14 @@ def account_tables(account: Account) -> list[JobTable]:
         JobTable("Where the time went", ("CAUSE", "RANK-SECONDS", "SHARE"), causes),
         JobTable("Processes", ("WORKER", "PID", "SECONDS", "DOING", "MOST OF IT"), processes),
     ]
+
+
+def stops_table(stops: Stops) -> JobTable:
+    """The table of the ranks that the rings of a job have lost."""
+    rows = [
+        (datetime.fromtimestamp(stop.time).strftime("%H:%M:%S"), str(stop)) for stop in stops.losses
+    ]
+    return JobTable("Why it stopped", ("TIME", "LOSS"), rows)
 
 
 def goodput_text(account: Account) -> str:
@@ -150,6 +159,7 @@ def _training_facts(state: JobState) -> dict[str, str]:
         f"{count(state.num_resets, 'reset')}",
         "spares": ", ".join(state.spares),
         "goodput": goodput_text(state.account),
+        "last loss": "" if state.stops.last is None else str(state.stops.last),
         "output": state.output,
     }
 
@@ -213,6 +223,7 @@ def as_json(state: JobState, details: TargetDetails | None) -> dict[str, Any]:
     del values["recent"]
     values |= {"seconds_left": state.seconds_left, "spares": state.spares}
     values["account"] = state.account.for_programs()
+    values["stops"] = state.stops.for_programs()
     return values if details is None else {**values, **details.fields}
 
 

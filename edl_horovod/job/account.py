@@ -12,6 +12,8 @@ Cause = Literal[
     "importing",  # Python and its packages; a forked worker has them already.
     "building",  # Opening the data, building the model, trying a step.
     "warm",  # Ready, without a place in a ring: a spare worker, or one whose ring is not due yet.
+    "below_min_np",  # The ring may not form, as there are fewer workers than `elastic.min_np`.
+    "coordinator_away",  # Out of a ring, and the coordinator, which forms the next, is not there.
     "forming",  # Leaving a ring, waiting for the members of the next one, forming it.
     "state",  # Receiving or sending the job's state, so that a newcomer has it.
     "input",  # Waiting for examples.
@@ -24,6 +26,7 @@ Cause = Literal[
     "checkpoint",  # As long as a rank waits for it: most of it is written beside the steps.
     "between",  # Between two steps: counting, reports, asking whether the ring must change.
     "writing",  # Writing predictions.
+    "hung",  # Without progress, until it was ended because of that.
     "ending",  # Writing the result, and waiting until all have reported.
 ]
 """What a rank spends its time on."""
@@ -53,6 +56,8 @@ class RankAccount:
     """Those of the whole life until then, by cause; `LOST` is one of them after a sudden end."""
     doing: str = ""
     """The cause that continues; empty for a process that has ended."""
+    hung_since: float | None = None
+    """When it made its last progress, in seconds since the epoch; None unless it hangs."""
 
     @property
     def process(self) -> tuple[str, int, float]:
@@ -61,9 +66,10 @@ class RankAccount:
 
     def lost(self, at: float) -> "RankAccount":
         """The account of a process that was missed at a time, in seconds since the epoch."""
-        seconds = max(0.0, at - self.began - sum(self.seconds.values()))
-        until = max(at, self.until)
-        return replace(self, until=until, seconds={**self.seconds, LOST: seconds}, doing="")
+        missing = max(0.0, at - self.began - sum(self.seconds.values()))
+        hung = 0.0 if self.hung_since is None else min(missing, max(0.0, at - self.hung_since))
+        more = {"hung": hung, LOST: missing - hung} if hung else {LOST: missing}
+        return replace(self, until=max(at, self.until), seconds={**self.seconds, **more}, doing="")
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,13 @@ class Account:
                 # A worker is one process at a time. An older one has ended without a word.
                 older = {} if newest.process in self.processes else self._ended(source)
                 return Account({**self.processes, **older, newest.process: newest})
+            case WorkerEvent(state="hung", seconds=float() | int() as seconds):
+                # One that makes progress again writes another account.
+                since = time - seconds
+                hung = {
+                    it.process: replace(it, hung_since=since) for it in self._doing(event.worker)
+                }
+                return Account({**self.processes, **hung}) if hung else self
             case WorkerEvent(state="left" | "lost" | "failed"):
                 # A process that says itself that it leaves has written its last account.
                 lost = {it.process: it.lost(time) for it in self._doing(event.worker)}

@@ -40,8 +40,10 @@ __all__ = [
     "ProgressEvent",
     "Recorded",
     "ResetEvent",
+    "Span",
     "StepEvent",
     "Tail",
+    "TraceEvent",
     "WorkerEvent",
     "fields_of",
     "follow",
@@ -88,6 +90,8 @@ class WorkerEvent(Event, kind="worker"):
     message: str = ""
     pid: int | None = None
     """The process id, for `started` and `hung`."""
+    seconds: float | None = None
+    """Time without progress, for `hung`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +211,42 @@ class AccountEvent(Event, kind="account"):
     """Seconds by cause; `edl_horovod.job.account` names the causes."""
     doing: str = ""
     """The cause that continues; empty for the last account of a process."""
+    steps: int | None = None
+    """Steps that the process has done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Something that a rank did."""
+
+    name: str
+    """`step 7`, `exchange of step 7`, `examples of step 8`, ..."""
+    began: float
+    """Seconds since the epoch."""
+    seconds: float
+    num_bytes: int | None = None
+    """Size of what an exchange sums; None where it is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceEvent(Event, kind="trace"):
+    """What a rank did last; each rank writes it where its ring breaks, or a rank of it hangs."""
+
+    generation: int
+    """The ring."""
+    reason: str
+    doing: str
+    """`works` (the others wait for it), `waits` (in a collective), `joins` or `unwatched`"""
+    phase: str
+    """The same for people: `step 7`."""
+    seconds: float
+    """How long it did so."""
+    place: str = ""
+    """Where in the user's code a rank that works is; empty where it is in none."""
+    stack: tuple[str, ...] = ()
+    """Calls of its main thread, the innermost last."""
+    last: tuple[Span, ...] = ()
+    """What it did before, the newest last."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,10 +84,12 @@ class Format(Generic[_Class]):
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return Format(type(value)).write(value)
-    return list(value) if isinstance(value, tuple) else value
+    return [_plain(part) for part in value] if isinstance(value, tuple) else value
 
 
 def _nested_check(cls: Any) -> Callable[[object], Any]:
+    if typing.get_origin(cls) is tuple:
+        return _tuple_check(_nested_check(typing.get_args(cls)[0]))
     nested_format = Format(cls)
 
     def check(value: object) -> Any:

@@ -17,8 +17,10 @@ from edl_horovod.job.events import (
     Recorded,
     ResetEvent,
     StepEvent,
+    TraceEvent,
     WorkerEvent,
 )
+from edl_horovod.job.stops import Stops
 
 __all__ = ["JobState", "TargetDetails", "advance", "summarize"]
 
@@ -66,6 +68,8 @@ class JobState:
     """Time and step (records for other tasks than training) of the last progress events."""
     account: Account = field(default_factory=Account)
     """Where the time of the ranks went."""
+    stops: Stops = field(default_factory=Stops)
+    """The ranks that the rings have lost."""
 
     @property
     def is_over(self) -> bool:
@@ -161,12 +165,21 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
         case WorkerEvent():
             worker = WorkerState(event.state, time, event.message)
             workers = {**state.workers, event.worker: worker}
-            return replace(state, workers=workers, account=state.account.after(recorded))
+            account, stops = state.account.after(recorded), state.stops.after(recorded)
+            return replace(state, workers=workers, account=account, stops=stops)
         case AccountEvent():
             return replace(state, account=state.account.after(recorded))
         case GenerationEvent():
             members = event.members if event.is_formed else state.members
-            return replace(state, generation=event.generation, size=event.size, members=members)
+            return replace(
+                state,
+                generation=event.generation,
+                size=event.size,
+                members=members,
+                stops=state.stops.after(recorded),
+            )
+        case TraceEvent():
+            return replace(state, stops=state.stops.after(recorded))
         case ResetEvent():
             return replace(
                 state,

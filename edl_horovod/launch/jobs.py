@@ -219,6 +219,8 @@ def _words(fields: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         elif isinstance(value, float):
             yield f"{prefix}{key}={value:.6g}"
         elif isinstance(value, Sequence) and not isinstance(value, str):
-            yield f"{prefix}{key}={','.join(map(str, value))}"
+            # Objects in a list would be most of the line; programs find them in the fields.
+            if items := [str(item) for item in value if not isinstance(item, Mapping)]:
+                yield f"{prefix}{key}={','.join(items)}"
         elif value not in ("", None):
             yield f"{prefix}{key}={value}"

@@ -1,4 +1,4 @@
-"""What a rank is doing now, by which a hang is found, and the account of its time so far."""
+"""What a rank does now, by which a hang is found, what it did last, and where its time went."""
 
 import contextlib
 import math
@@ -6,19 +6,27 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from edl_horovod.coordinator import messages
+from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.job.account import CAUSES, Cause
-from edl_horovod.job.events import AccountEvent, EventLog
+from edl_horovod.job.events import AccountEvent, Event, EventLog, Span, TraceEvent
+from edl_horovod.ring import stacks
 
 _SHARE_OF_LIFE = 0.02
 _FEWEST_SECONDS, _MOST_SECONDS = 1.0, 60.0
 """An account is written again after this share of the process' life, within these bounds."""
 _LONGEST_WRITE_SECONDS = 5.0
+_NUM_LAST = 48
+"""Phases that are kept; a step has some ten of them, of which a trace shows two."""
+_NUM_SPANS, _NUM_CALLS = 12, 12
+"""How much of the phases and of the stack a trace shows."""
 _Now = tuple[str, str, Cause, Callable[[], bool] | None, float]
 """State, phase, cause and `is_waiting`, as `Membership.doing` describes them, and since when."""
 
@@ -33,7 +41,11 @@ class _Doing:  # Entered several times a step: a generator is several times slow
         self._former = self._activity.current
         self._activity.begin(*self._phase)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, _: object, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, CollectiveFailed):
+            self._activity.broke(traceback)
         self._activity.begin(*self._former)
 
 
@@ -55,6 +67,15 @@ class Activity:
         self._seconds: dict[str, float] = dict.fromkeys(CAUSES, 0.0)
         self._moved: dict[str, float] = {}
         """Seconds of the present phase that have other causes."""
+        self._last: deque[tuple[_Now, float, dict[str, float]]] = deque(maxlen=_NUM_LAST)
+        """Former phases, each with its end and its seconds that had other causes."""
+        self._broken: tuple[_Now, float, tuple[str, ...]] | None = None
+        """The phase in which the ring broke, when, and the stack."""
+        self._num_steps = 0
+        self.step_bytes: int | None = None
+        """Size of the sums that the ranks exchange in a step; None where it is not known."""
+        self._events: EventLog | None = None
+        self._began_at = 0.0
         self._lock = threading.Lock()
         self.begin("joins", "getting warm", "building")
 
@@ -68,7 +89,8 @@ class Activity:
         """Enter a phase, until the next one; the arguments are those of `Membership.doing`."""
         now = time.monotonic()
         with self._lock:
-            _, _, former_cause, _, since = self._phase
+            _, _, former_cause, _, since = former = self._phase
+            self._last.append((former, now, self._moved))
             self._seconds[former_cause] += now - since
             if self._moved:
                 for moved, seconds in self._moved.items():
@@ -108,18 +130,93 @@ class Activity:
         """The arguments of the last call of `begin`."""
         return self._phase[:4]
 
+    def step_ended(self, **seconds: float) -> None:
+        """Count the present phase as a step of which these seconds had other causes."""
+        self._num_steps += 1
+        self.had_other_causes(**seconds)
+
     def account(self) -> tuple[dict[str, float], float, Cause]:
         """The seconds by cause, the age of the process, and the present cause.
 
-        The seconds add up to the age, but for a step that is still computed: what of it was
-        computing and what was waiting is known at its end. So no cause's seconds ever fall.
+        The seconds add up to the age, but for a part of a step that goes on: whether this rank has
+        worked, waited or hung in it is known at its end. So no cause's seconds ever fall.
         """
         with self._lock:
-            now, (_, _, cause, _, since) = time.monotonic(), self._phase
+            now, (state, _, cause, _, since) = time.monotonic(), self._phase
             seconds = dict(self._seconds)
-        if cause != "computing":
+        if state != "works":
             seconds[cause] += now - since
         return seconds, now - self._began, cause
+
+    def broke(self, traceback: TracebackType | None) -> None:
+        """Say that the ring broke in the present phase, for the next trace."""
+        if self._broken is None:  # The innermost phase says it first.
+            self._broken = self._phase, time.monotonic(), stacks.of_traceback(traceback)
+
+    def leave_trace(self, reason: str, generation: int) -> None:
+        """Write what this process did last, and where, into the job's events.
+
+        Args:
+            reason: Why, for people.
+            generation: The ring.
+        """
+        broken, self._broken = self._broken, None
+        now = time.monotonic()
+        with self._lock:
+            last, present = tuple(self._last), self._phase
+        if broken is None:
+            broken = present, now, stacks.of_main_thread()
+        (state, phase, _, is_waiting, since), until, stack = broken
+        doing = "waits" if is_waiting is not None and is_waiting() else state
+        place = ""
+        if doing == "works":
+            place = stacks.place_in_user_code(stack) or stacks.place_of_other_threads()
+        self._write(
+            TraceEvent(
+                generation=generation,
+                reason=reason,
+                doing=doing,
+                phase=phase,
+                seconds=round(until - since, 4),
+                place=place,
+                stack=stack[-_NUM_CALLS:],
+                last=tuple(_spans(last, time.time() - now, self.step_bytes))[-_NUM_SPANS:],
+            )
+        )
+
+    def end_as_hung(self) -> None:
+        """Write the last account: nothing was done in the present phase, and the process ends."""
+        self.had_other_causes(hung=math.inf)
+        self.begin("unwatched", "the end of a rank that hangs", "hung")
+        self.write_account(is_last=True)
+
+    def write_to(self, events: EventLog) -> None:
+        """Take the log for accounts and traces."""
+        self._events = events
+        # Once, because with the worker and the pid it names the process in all its accounts.
+        self._began_at = round(time.time() - self.account()[1], 4)
+
+    def write_account(self, *, is_last: bool = False) -> float:
+        """Write the account so far; returns the age of the process in seconds."""
+        seconds, age, doing = self.account()
+        self._write(
+            AccountEvent(
+                pid=os.getpid(),
+                began=self._began_at,
+                seconds={
+                    cause: rounded
+                    for cause, spent in seconds.items()
+                    if (rounded := round(spent, 4))
+                },
+                doing="" if is_last else doing,
+                steps=self._num_steps,
+            )
+        )
+        return age
+
+    def _write(self, event: Event) -> None:
+        if self._events is not None and self._events.has_room():
+            self._events.write(event)
 
     def report(self, generation: int) -> messages.Pong:
         """The current phase and its duration, as the answer to a ping."""
@@ -134,31 +231,36 @@ class Activity:
         return messages.Pong(generation=generation, doing=state, phase=phase, seconds=seconds)
 
 
+def _spans(
+    last: Iterable[tuple[_Now, float, dict[str, float]]], clock: float, step_bytes: int | None
+) -> Iterator[Span]:
+    """The phases, and the exchanges in them; `clock` is when the monotonic clock was 0."""
+    for (_, phase, cause, _, since), until, moved in last:
+        if cause != "between":
+            yield Span(name=phase, began=round(clock + since, 4), seconds=round(until - since, 4))
+        if seconds := moved.get("exchange"):
+            began = clock + until - moved.get("applying", 0.0) - seconds
+            yield Span(
+                name=f"exchange of {phase}",
+                began=round(began, 4),
+                seconds=round(seconds, 4),
+                num_bytes=step_bytes,
+            )
+
+
 @contextlib.contextmanager
 def accounted(activity: Activity, events: EventLog) -> Iterator[None]:
     """Write the account of this process into the job's events, at intervals and at the end."""
     is_over = threading.Event()
     # Of its own: models take numbers from Python's, and must take the same on all ranks.
     jitter = random.Random()
-    # Once, because with the worker and the pid it names the process in all its accounts.
-    began = round(time.time() - activity.account()[1], 4)
-
-    def write(*, is_last: bool = False) -> float:
-        seconds, age, doing = activity.account()
-        account = AccountEvent(
-            pid=os.getpid(),
-            began=began,
-            seconds={cause: round(spent, 4) for cause, spent in seconds.items() if spent},
-            doing="" if is_last else doing,
-        )
-        if events.has_room():
-            events.write(account)
-        return min(max(age * _SHARE_OF_LIFE, _FEWEST_SECONDS), _MOST_SECONDS)
+    activity.write_to(events)
 
     def write_on() -> None:
         pause = _FEWEST_SECONDS
         while not is_over.wait(pause * jitter.uniform(0.8, 1.2)):  # Not all ranks at once.
-            pause = write()
+            age = activity.write_account()
+            pause = min(max(age * _SHARE_OF_LIFE, _FEWEST_SECONDS), _MOST_SECONDS)
 
     writer = threading.Thread(target=write_on, name="account", daemon=True)
     writer.start()
@@ -168,7 +270,7 @@ def accounted(activity: Activity, events: EventLog) -> Iterator[None]:
         is_over.set()
         writer.join(_LONGEST_WRITE_SECONDS)
         if not writer.is_alive():  # It hangs on a dead file server, as another write would.
-            write(is_last=True)
+            activity.write_account(is_last=True)
 
 
 def _age() -> float:

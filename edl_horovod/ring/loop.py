@@ -99,7 +99,7 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
         except CollectiveFailed as failure:
             reason = str(failure)
             log.warning("the ring broke after step %d: %s", state.step, reason)
-            membership.failed(failure, state.step)
+            membership.failed(failure)
         except StateLost as lost:
             # This process has no initial state any more; one that is started in its place has it.
             raise Dismissed(str(lost), is_final=False) from lost

@@ -1,6 +1,7 @@
 """Runs one job from its directory to its result: starts and watches its local processes."""
 
 import contextlib
+import functools
 import logging
 import os
 import tempfile
@@ -19,6 +20,7 @@ from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, JobEvent, OnEvents, Recorded, follow
 from edl_horovod.job.outcome import Failure, Outcome, Success
+from edl_horovod.job.stops import Stops
 from edl_horovod.models import job_zoo, lookup
 from edl_horovod.models.framework_name import framework_name, with_framework
 from edl_horovod.records.sources.table import check_sources
@@ -40,6 +42,8 @@ STOP_SECONDS = 60.0
 
 _REPORTED = ("steps", "metrics", "output")
 """The parts of the outcome that the last event and the result of the launch tell."""
+_FOR_LACK_OF_RANKS = (errors.JobFailed, errors.NotEnoughWorkers)
+"""Errors of a job that may have lost ranks."""
 Show = Callable[[], list[Recorded]]
 """Shows the events since the last call, and returns them."""
 
@@ -99,10 +103,12 @@ def run_plan(
             message = earlier.takeover_message(config, plan.job_dir)
             log.warning("%s", message)
         events.write(JobEvent(state=state, task=config.task, message=message, output=config.output))
-        new_events = follow(plan.job_dir.events)
+        new_events, stops = follow(plan.job_dir.events), Stops()
 
         def show() -> list[Recorded]:
+            nonlocal stops
             recorded = next(new_events)
+            stops = functools.reduce(Stops.after, recorded, stops)
             if on_events is not None and recorded:
                 on_events(recorded)
             return recorded
@@ -134,6 +140,9 @@ def run_plan(
             end("suspended", str(error))
             raise
         except errors.EdlError as error:
+            show()
+            if stops.last is not None and isinstance(error, _FOR_LACK_OF_RANKS):
+                error = error.with_more_hint(f" The last loss: {stops.last}.")
             end("failed", str(error))
             raise error.with_more_hint(earlier.resume_hint(config, plan.job_dir)) from error
         except KeyboardInterrupt as error:

@@ -22,7 +22,7 @@ from edl_horovod.errors import TrainingError
 from edl_horovod.frameworks.base import CollectiveFailed, Framework, Step
 from edl_horovod.frameworks.batches import StepBatches
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
-from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
+from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable, num_bytes
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.account import Cause
 from edl_horovod.job.directory import JobDir
@@ -196,6 +196,8 @@ class TrainWork(Work):
         self._config, self._framework, self._loaded = config, framework, loaded
         self._plan, self._batches, self._columns = plan, batches, tuple(columns)
         self._step, self._ledger, self._zoo_copy = step, ledger, zoo_copy
+        trained = [step.model_variables[name] for name in step.trained]
+        self._step_bytes = sum(num_bytes(value.shape, value.dtype) for value in trained)
         self._reports = StepReports(events, self._progress)
         self._began_at = -1
         """Step at which the ring began, or its set of holders last changed."""
@@ -219,6 +221,7 @@ class TrainWork(Work):
         self._zoo_copy.require_loadable(is_first_step=self.state.step <= 0)
         if isinstance(self._step, LocalRounds):
             self._step.doing = membership.doing
+        membership.activity.step_bytes = self._step_bytes
         # Until the ring is left in good order: if it breaks, its leader may be lost.
         self._may_be_last = True
         train = functools.partial(self._train, world, membership)
@@ -368,7 +371,7 @@ class TrainWork(Work):
             except CollectiveFailed:
                 membership.activity.is_done_again()
                 raise
-            membership.activity.had_other_causes(
+            membership.activity.step_ended(
                 exchange=sums.exchange_seconds, applying=sums.apply_seconds
             )
             return sums

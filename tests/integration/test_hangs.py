@@ -1,6 +1,7 @@
 """Workers that hang: the ring goes on within a stated time, and the job says which one and why."""
 
 import itertools
+import json
 import re
 import signal
 import time
@@ -10,6 +11,7 @@ import pytest
 from edl_horovod.job.directory import JobDir
 from edl_horovod.ledger import prove
 from tests import counting_job
+from tests.integration.conftest import edl
 from tests.waiting import watch
 
 STALL_SECONDS = 12
@@ -74,6 +76,28 @@ class Hanging:
 
         return self.job.wait_for(find, f"slot {slot} is said to hang")
 
+    def last_loss(self):
+        """What `edl status` says about the last rank that was lost, when it is all known."""
+
+        def look(_):
+            state = json.loads(edl("status", str(self.job.job_dir), "-o", "json"))
+            return next((it for it in reversed(state["stops"]) if it["end"]), None)
+
+        loss = self.job.wait_for(look, "the last loss")
+        rings = (it.event for it in self.job.events("generation"))
+        (ring,) = (ring for ring in rings if ring.generation == loss["generation"])
+        assert ring.members[loss["rank"]] == loss["worker"]
+        return loss
+
+    def time_of(self, pid):
+        """The account of a process: its causes, which add up to its life."""
+        found = json.loads(edl("report", str(self.job.job_dir), "-o", "json"))
+        (rank,) = [it for it in found["ranks"] if it["pid"] == pid]
+        life = rank["until"] - rank["began"]
+        assert sum(rank["seconds"].values()) == pytest.approx(life, rel=0.005, abs=0.02)
+        assert rank["doing"] == ""
+        return rank["seconds"]
+
     def log_of(self, slot):
         return (self.job.job_dir / "logs" / f"worker-{slot}.log").read_text()
 
@@ -101,6 +125,11 @@ def test_a_stopped_worker_is_left_out_ended_and_replaced(hanging):
     assert "no sign of life" in recorded.event.message
     running.wait_for_ring(2, after=shrunk)
     assert running.worker_pid(1) != pid
+    loss = job.last_loss()
+    others = r"1 other had to stop in step \d+"
+    hung = rf"rank \d \(localhost:1\) hung, and {others}: no sign of life for"
+    assert re.match(hung, loss["text"])
+    assert job.time_of(pid)["hung"] > 8
     job.finish()
 
 
@@ -176,6 +205,18 @@ def test_a_stuck_worker_is_ended_with_its_stacks_and_replaced(hanging, where):
     # The log holds where it hung: the user's own function among the stacks of all threads.
     assert re.search(r'hanging.py", line \d+ in _wait', job.log_of(1))
     assert recorded.event.message in job.log_of(1)
+    loss = job.last_loss()
+    assert re.match(r"rank \d \(localhost:1\) hung at \w*hanging.py:\d+ in _wait: ", loss["text"])
+    step = "examples of step" if where == "input" else "step"
+    assert re.search(rf" in {step} \d+, while 1 other waited for it", loss["text"])
+    assert loss["traces"]["localhost:0"]["doing"] == "waits"
+    assert any(
+        span["name"].startswith("exchange of step")
+        for span in loss["traces"]["localhost:0"]["last"]
+    )
+    seconds = job.time_of(pid)
+    assert seconds["hung"] == pytest.approx(STALL_SECONDS, abs=4 + LOAD_SECONDS)
+    assert "lost" not in seconds
     job.finish()
 
 

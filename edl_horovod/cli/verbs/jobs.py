@@ -8,13 +8,15 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from edl_horovod.cli.arguments import VerbParser, fact_lines, print_result, table
 from edl_horovod.displays import event_table, open_displays
-from edl_horovod.displays.page import address
+from edl_horovod.displays.page import address, comparison
+from edl_horovod.displays.page.comparison import ComparedJob
+from edl_horovod.displays.page.snapshot import History
 from edl_horovod.displays.text import (
     account_tables,
     ago,
@@ -23,6 +25,7 @@ from edl_horovod.displays.text import (
     goodput_text,
     job_facts,
     job_table,
+    stops_table,
 )
 from edl_horovod.errors import (
     ConfigError,
@@ -35,8 +38,8 @@ from edl_horovod.errors import (
 from edl_horovod.files import json_text
 from edl_horovod.files.whole_file import write_bytes
 from edl_horovod.job import log
-from edl_horovod.job.account import Account
-from edl_horovod.job.events import Recorded
+from edl_horovod.job.pace import Pace
+from edl_horovod.job.state import JobState
 from edl_horovod.launch.client import Client
 from edl_horovod.launch.jobs import EventLine, JobRow, JobStatus
 from edl_horovod.launch.waiting import CONDITIONS
@@ -215,21 +218,29 @@ def run_events(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 def run_report(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl report`."""
-    parser = job_parser(verb, summary, "[-o json] [--html FILE]")
+    usage = "[-o json] [--html FILE] [-n NAMESPACE] [--context CONTEXT] [--debug] JOB ..."
+    parser = VerbParser(verb, summary, usage)
+    text = "directory of a job here, or name of one in a cluster; several are compared"
+    parser.add_argument("jobs", metavar="JOB", nargs="+", help=text)
+    parser.add_place()
     parser.add_format()
     text = "also write a page with pictures, which needs no other file and no network"
     parser.add_file("--html", help=text)
     flags = parser.parse_all(argv)
     log.setup("edl", level="warning")
     with client_of(flags) as client:
-        status = client.status(flags.job)
+        jobs = [_job_to_report(client, job) for job in flags.jobs]
         if flags.html is not None:
-            _write_page(flags.html, flags.job, status, client.recorded(flags.job))
-    account = status.progress.account
+            _write_page(flags.html, client, jobs)
+    is_one = len(jobs) == 1
     if flags.format == "json":
-        print(json_text.dumps(account.for_programs(), indent=2))
+        fields = comparison.as_json(jobs)
+        print(json_text.dumps(fields[0] if is_one else fields, indent=2))
+    elif is_one:
+        print("\n".join(_report_lines(jobs[0].progress, jobs[0].slowest)))
     else:
-        print("\n".join(_report_lines(account)))
+        compared = comparison.comparison_table(jobs)
+        print("\n".join(table(compared.header, compared.rows)))
     return 0
 
 
@@ -313,11 +324,31 @@ def _status_lines(status: JobStatus, *, now: float) -> list[str]:
     return lines
 
 
-def _write_page(file: Path, job: str, status: JobStatus, recorded: Iterable[Recorded]) -> None:
+def _job_to_report(client: Client, job: str) -> ComparedJob:
+    history, status = History(), client.status(job)
+    for recorded in client.recorded(job):
+        history.add(recorded)
+    snapshot = history.snapshot(status.progress, status.details)
+    return ComparedJob(
+        name=job,
+        state=status.state,
+        progress=status.progress,
+        details=status.details,
+        slowest=snapshot.slowest,
+        loss=snapshot.loss,
+    )
+
+
+def _write_page(file: Path, client: Client, jobs: Sequence[ComparedJob]) -> None:
     # Its package is an extra, which the report as text does without.
     from edl_horovod.displays.page import report
 
-    page = report.render(job, status.progress, status.details, recorded, now=time.time())
+    if len(jobs) == 1:
+        (job,) = jobs
+        recorded = client.recorded(job.name)
+        page = report.render(job.name, job.progress, job.details, recorded, now=time.time())
+    else:
+        page = report.render_comparison(jobs)
     try:
         write_bytes(file, [page])
     except OSError as error:
@@ -328,13 +359,13 @@ def _write_page(file: Path, job: str, status: JobStatus, recorded: Iterable[Reco
         ) from error
 
 
-def _report_lines(account: Account) -> list[str]:
-    if not (goodput := goodput_text(account)):
+def _report_lines(state: JobState, slowest: Pace | None) -> list[str]:
+    if not (goodput := goodput_text(state.account)):
         return ["The job's ranks have not written an account of their time yet."]
     lines = fact_lines({"goodput": f"{goodput} went into steps that count"})
-    for part in account_tables(account):
-        lines += ["", *table(part.header, part.rows)]
-    return lines
+    for part in (*account_tables(state.account), stops_table(state.stops)):
+        lines += ["", *table(part.header, part.rows)] if part.rows else []
+    return lines if slowest is None else [*lines, "", str(slowest)]
 
 
 def _print_rows(rows: Sequence[JobRow], *, is_json: bool) -> None:

@@ -17,12 +17,13 @@ function options(holder, data) {
   const axis = { stroke: style.color, grid: { stroke: style.getPropertyValue("--line"), width: 1 } };
   const numbers = (plot, values) => values.map((value) => (value === null ? "" : value.toLocaleString("en")));
   const x = data.isOverTime ? (plot, values) => values.map(duration) : numbers;
-  const curve = {
-    stroke: style.getPropertyValue("--curve"),
+  const curves = data.curves.map((curve, index) => ({
+    stroke: style.getPropertyValue(`--curve-${index % 8}`),
     width: 2,
-    points: { show: data.x.length < 50 && !data.isOverTime, size: 4 },
-  };
-  if (data.isOverTime) curve.paths = uPlot.paths.stepped({ align: 1 });
+    spanGaps: true,
+    points: { show: curve.x.length < 50 && !data.isOverTime, size: 4 },
+    ...(data.isOverTime && { paths: uPlot.paths.stepped({ align: 1 }) }),
+  }));
   return {
     width: holder.clientWidth || 300,
     height: holder.clientHeight || 190,
@@ -30,7 +31,7 @@ function options(holder, data) {
     cursor: { y: false },
     scales: { x: { time: false }, y: data.isFromZero ? { range: FROM_ZERO } : {} },
     axes: [{ ...axis, values: x, size: 32 }, { ...axis, values: numbers, size: 70 }],
-    series: [{}, curve],
+    series: [{}, ...curves],
   };
 }
 
@@ -40,14 +41,15 @@ function draw(holder) {
   if (before?.text === holder.dataset.chart) return;
   const text = holder.dataset.chart;
   const data = JSON.parse(text);
-  const kind = `${data.isOverTime} ${data.isFromZero} ${data.x.length < 50}`;
+  const columns = uPlot.join(data.curves.map(({ x, y }) => [x, y]));
+  const kind = `${data.isOverTime} ${data.isFromZero} ${data.curves.map(({ x }) => x.length < 50)}`;
   if (before?.kind === kind) {
     before.text = text;
-    before.plot.setData([data.x, data.y]);
+    before.plot.setData(columns);
     return;
   }
   before?.plot.destroy();
-  charts.set(holder, { text, kind, plot: new uPlot(options(holder, data), [data.x, data.y], holder) });
+  charts.set(holder, { text, kind, plot: new uPlot(options(holder, data), columns, holder) });
   if (!before) resizes.observe(holder);
 }
 

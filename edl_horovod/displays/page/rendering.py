@@ -54,11 +54,13 @@ class View:
 
 @dataclass(frozen=True)
 class Chart:
-    """One curve."""
+    """One curve, or several of different jobs."""
 
     title: str
     label: str
-    """The curve in words, for who cannot see it."""
+    """The curves in words, for who cannot see them."""
+    names: tuple[str, ...]
+    """Names of the curves, where there are several."""
     data: str
     """What page.js draws, as JSON."""
 
@@ -115,14 +117,14 @@ def charts_of(snapshot: JobSnapshot) -> list[Chart]:
     last = [(max(until, time), size) for time, size in snapshot.ring[-1:]]
     ring = [(when - began, size) for when, size in _in_order([*snapshot.ring, *last])]
     metrics = [
-        _chart(f"{name} of evaluations over steps", points)
+        chart_of(f"{name} of evaluations over steps", [("", points)])
         for name, points in snapshot.metrics.items()
     ]
     charts = [
-        _chart("loss over steps", snapshot.loss),
+        chart_of("loss over steps", [("", snapshot.loss)]),
         *metrics,
-        _chart("records/s over steps", snapshot.speed, is_from_zero=True),
-        _chart("ranks in the ring over time", ring, is_over_time=True, is_from_zero=True),
+        chart_of("records/s over steps", [("", snapshot.speed)], is_from_zero=True),
+        chart_of("ranks in the ring over time", [("", ring)], is_over_time=True, is_from_zero=True),
     ]
     return [chart for chart in charts if chart is not None]
 
@@ -165,36 +167,48 @@ def _setting_rows(config: JobConfig) -> Iterator[tuple[str, str, str, str]]:
         yield setting.key, json_text.dumps(value, ensure_ascii=False), origin, setting.meaning
 
 
-def _chart(
+def chart_of(
     title: str,
-    points: Sequence[Point],
+    curves: Sequence[tuple[str, Sequence[Point]]],
     *,
     is_over_time: bool = False,
     is_from_zero: bool = False,
 ) -> Chart | None:
-    """A curve; None if the points do not make one yet.
+    """Curves in one chart; None if no points make a curve yet.
 
     Args:
         title: Title of the chart.
-        points: A curve needs at least two with different x.
+        curves: Names and points; a curve needs at least two with different x.
         is_over_time: Whether x is seconds and each value holds until the next point.
         is_from_zero: Whether the y axis begins at 0.
     """
-    points = [(x, y) for x, y in points if abs(x) < _MOST_STEPS and abs(y) < _MOST]
-    if not points or points[0][0] == points[-1][0]:
+    drawable = [(name, list(_drawable(points))) for name, points in curves]
+    drawable = [(name, points) for name, points in drawable if _is_curve(points)]
+    if not drawable:
         return None
-    ys = [y for _, y in points]
-    label = (
-        f"{title}: first {ys[0]:.4g}, last {ys[-1]:.4g}, least {min(ys):.4g}, most {max(ys):.4g}"
-    )
     data = {
-        "title": title,
-        "x": [x for x, _ in points],
-        "y": ys,
+        "curves": [
+            {"x": [x for x, _ in points], "y": [y for _, y in points]} for _, points in drawable
+        ],
         "isOverTime": is_over_time,
         "isFromZero": is_from_zero,
     }
-    return Chart(title, label, json_text.dumps(data))
+    words = "; ".join(f"{name} {_in_words(points)}".strip() for name, points in drawable)
+    names = tuple(name for name, _ in drawable if name)
+    return Chart(title, f"{title}: {words}", names, json_text.dumps(data))
+
+
+def _drawable(points: Sequence[Point]) -> Iterator[Point]:
+    return ((x, y) for x, y in points if abs(x) < _MOST_STEPS and abs(y) < _MOST)
+
+
+def _is_curve(points: Sequence[Point]) -> bool:
+    return bool(points) and points[0][0] != points[-1][0]
+
+
+def _in_words(points: Sequence[Point]) -> str:
+    ys = [y for _, y in points]
+    return f"first {ys[0]:.4g}, last {ys[-1]:.4g}, least {min(ys):.4g}, most {max(ys):.4g}"
 
 
 def _in_order(points: Sequence[Point]) -> Iterator[Point]:

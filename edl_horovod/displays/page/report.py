@@ -1,11 +1,13 @@
-"""What is said of one job: on its live page, and in its report, a file that needs nothing else."""
+"""What is said of a job, live and in its report, and of several jobs beside each other."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edl_horovod.displays.page.comparison import ComparedJob, comparison_table
 from edl_horovod.displays.page.rendering import (
     View,
+    chart_of,
     charts_of,
     clock,
     offline_page,
@@ -13,7 +15,13 @@ from edl_horovod.displays.page.rendering import (
     section,
 )
 from edl_horovod.displays.page.snapshot import History, JobSnapshot, Process, Reset
-from edl_horovod.displays.text import JobTable, account_tables, job_facts, job_table
+from edl_horovod.displays.text import (
+    JobTable,
+    account_tables,
+    job_facts,
+    job_table,
+    stops_table,
+)
 from edl_horovod.job.account import CAUSES, LOST, Account
 from edl_horovod.job.events import CheckpointEvent, Recorded
 from edl_horovod.job.state import JobState, TargetDetails
@@ -37,6 +45,10 @@ _ADVICE = {
     "building": "A spare worker that is warm already takes a lost rank's place at once:"
     " elastic.spares.",
     "warm": "These are spare workers, or processes that waited for their first ring.",
+    "below_min_np": "The ring may not be smaller than elastic.min_np: lower it, or keep spare"
+    " workers warm (elastic.spares).",
+    "coordinator_away": "Ranks outside of a ring waited for the coordinator. Its log says why it"
+    " was away.",
     "forming": "Look at the resets below, and at hosts that do not answer.",
     "state": "A larger elastic.join_share sends the state faster, a smaller one disturbs steps"
     " less.",
@@ -48,6 +60,7 @@ _ADVICE = {
     "evaluation": "Evaluate less often (train.evaluate_steps), or on fewer examples.",
     "callbacks": "Ranks wait for the leader while the model's callbacks run.",
     "checkpoint": "Save less often: checkpoint.every_seconds.",
+    "hung": "Below is what hung, and where. elastic.stall_seconds is how long it may.",
     LOST: "These processes ended without a last account, as one that is killed does.",
 }
 """What to do about a cause, or what it means."""
@@ -87,6 +100,20 @@ def render(
     return offline_page(View(name, _sections(name, history.snapshot(state, details), now=now)))
 
 
+def render_comparison(jobs: Sequence[ComparedJob]) -> bytes:
+    """Write a page about several jobs beside each other as HTML in UTF-8."""
+    chart = chart_of("loss over steps", [(job.name, job.loss) for job in jobs])
+    title = f"{len(jobs)} jobs"
+    shares = [(job.name, list(_causes(job.progress.account))) for job in jobs]
+    sections = {
+        "head": section("head", title),
+        "jobs": section("table", comparison_table(jobs)),
+        "charts": section("charts", [] if chart is None else [chart]),
+        "account": section("shares", shares),
+    }
+    return offline_page(View(title, sections))
+
+
 def live_view(name: str, snapshot: JobSnapshot, *, now: float, bars: str = "") -> View:
     """What stands on a job's page.
 
@@ -113,10 +140,13 @@ def _sections(
     resets = list(map(_reset_row, snapshot.resets))
     checkpoints = [_checkpoint_row(time, event) for time, event in snapshot.checkpoints]
     events = [(clock(when), words) for when, words in reversed(snapshot.notable)]
+    slowest = [] if snapshot.slowest is None else [str(snapshot.slowest)]
+    sentences = [*_sentences(state.account), *slowest]
     waits = () if details is None else details.other_waits
     tables = {
         "workers": job_table(state, details, now=now),
         "ranks": account_tables(state.account)[1],
+        "stops": stops_table(state.stops),
         "resets": JobTable("Resets", _RESET_HEADER, resets),
         "checkpoints": JobTable("Checkpoints", _CHECKPOINT_HEADER, checkpoints),
     }
@@ -128,7 +158,7 @@ def _sections(
         ),
         "waits": section("lines", "Waits for", waits),
         "charts": section("charts", charts_of(snapshot)),
-        "costs": section("lines", "What cost the most", _sentences(state.account)),
+        "costs": section("lines", "What cost the most", sentences),
         "account": section("account", list(_causes(state.account))),
         "processes": bars or section("processes", *_lanes(snapshot.processes, is_live=is_live)),
         **{key: section("table", table) for key, table in tables.items()},
@@ -199,8 +229,10 @@ def _parts(process: Process, began: float, span: float, *, max_parts: int) -> It
     moments = [*process.moments[:-1:every], process.last]
     since, before = process.last.began, dict[str, float]()
     for moment in moments:
+        # An account is written later than its seconds end: a part of a step is booked at its end.
+        until = process.last.began + sum(moment.seconds.values())
         # Clocks of hosts differ, and one may be set back.
-        x, width = (since - began) / span, max(0.0, moment.until - since) / span
+        x, width = (since - began) / span, max(0.0, until - since) / span
         spent = {
             cause: moment.seconds.get(cause, 0.0) - before.get(cause, 0.0)
             for cause in (*CAUSES, LOST)
@@ -213,7 +245,7 @@ def _parts(process: Process, began: float, span: float, *, max_parts: int) -> It
                     numbers = (x * _LANE_WIDTH, y, width * _LANE_WIDTH, height)
                     yield _Part(cause, *(round(number, 2) for number in numbers))
                 y += height
-        since, before = moment.until, dict(moment.seconds)
+        since, before = until, dict(moment.seconds)
 
 
 _RESET_HEADER = ("TIME", "RANKS", "STEP", "FORMING", "STALL", "FIRST STEP", "REASON")

@@ -25,6 +25,7 @@ from edl_horovod.job.events import (
     Tail,
     WorkerEvent,
 )
+from edl_horovod.job.pace import Pace, Paces
 from edl_horovod.job.state import JobState, TargetDetails, advance
 
 NUM_NOTABLE = 20
@@ -89,6 +90,8 @@ class JobSnapshot:
     """Size of the ring over seconds since the epoch; one point for each change."""
     processes: tuple[Process, ...] = ()
     """In the order in which they were first heard of."""
+    slowest: Pace | None = None
+    """The slowest rank; None while it is not known."""
     resets: tuple[Reset, ...] = ()
     """The newest last, as are the checkpoints."""
     checkpoints: tuple[tuple[float, CheckpointEvent], ...] = ()
@@ -169,6 +172,7 @@ class History:
         self._began: float | None = None
         self._loss, self._speed, self._ring = Series(), Series(), Series()
         self._metrics: dict[str, Series] = {}
+        self._paces = Paces()
         self._moments: dict[tuple[str, int, float], list[RankAccount]] = {}
         self._ends: dict[tuple[str, int, float], str] = {}
         self._resets: deque[Reset] = deque(maxlen=MAX_ROWS)
@@ -180,6 +184,7 @@ class History:
         """Add the next event."""
         time, source, event = recorded
         state = advance(self.state, recorded)
+        self._paces.add(recorded)
         match event:
             case StepEvent():
                 self._add_step(time, event)
@@ -223,6 +228,7 @@ class History:
             metrics={name: series.points for name, series in self._metrics.items()},
             ring=self._ring.points,
             processes=tuple(self._processes(state.account)),
+            slowest=self._paces.slowest,
             resets=tuple(self._resets),
             checkpoints=tuple(self._checkpoints),
             notable=tuple(self.notable),

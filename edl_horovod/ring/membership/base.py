@@ -48,6 +48,8 @@ class Membership(ABC):
 
     def __init__(self, horovod: Horovod) -> None:
         self._horovod = horovod
+        self._generation = 0
+        """The last ring in which this rank got a place."""
         self.activity = Activity()
         """What this rank is doing, and the account of its time."""
 
@@ -81,9 +83,9 @@ class Membership(ABC):
     def wants_change(self) -> bool:
         """Whether this rank knows that its ring must be replaced; asked before each step."""
 
-    @abstractmethod
-    def failed(self, failure: CollectiveFailed, step: int) -> None:
-        """Report why and at which step the ring broke, before joining the next one."""
+    def failed(self, failure: CollectiveFailed) -> None:
+        """Report why the ring broke, before joining the next one."""
+        self.activity.leave_trace(str(failure), self._generation)
 
     def doing(
         self,
@@ -166,9 +168,6 @@ class StaticMembership(Membership):
     def wants_change(self) -> bool:
         """A static ring never changes."""
         return False
-
-    def failed(self, failure: CollectiveFailed, step: int) -> None:
-        """Do nothing: `join` ends the job."""
 
     def finished(self, result: Success) -> None:
         """Write the result, on the leader."""

@@ -18,6 +18,7 @@ from edl_horovod.errors import EdlError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.world import World
+from edl_horovod.job.account import Cause
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.ring.membership.base import EXIT_AT_SIGTERM, Dismissed, Membership
 
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 MAX_ERROR_BYTES = 30_000
 EXIT_HUNG = 9
 """Not an exit code of an `EdlError`, so the slot's worker is restarted."""
+TRACE_SECONDS = 2.0
+"""Longest wait for the last events of a worker that hangs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +86,11 @@ class CoordinatedMembership(Membership):
         self._socket: socket.socket | None = None
         self._channel: Channel | None = None
         self._place: Place | None = None
-        self._generation = 0
         self._is_ready = False
+        self._is_short = False
+        """Whether there are fewer workers than min_np, as the coordinator told."""
+        self._is_away = False
+        """Whether the coordinator was lost, or could not be reached."""
         self._formed = 0
         self._has_job_state = True
         self._is_leaving = False
@@ -111,28 +117,36 @@ class CoordinatedMembership(Membership):
                 messages.Ready(generation=generation, step=step, reason=reason, unreached=unreached)
             )
             self._reason, self._unreached = "", ()
-            self.activity.begin(
-                "joins", "waiting for a place", "warm" if self._formed == 0 else "forming"
-            )
-            if not self._lock.wait_for(self._is_decided, self._timings.forming_seconds):
-                # A ring forms sooner, so this rank is not in it.
-                self.activity.begin("joins", "waiting for a place", "warm")
-                self._lock.wait_for(self._is_decided)
+            self._wait_for_place()
             if (stop := self._dismissal) is not None:
                 is_final = stop.is_over or self._is_leaving
                 raise Dismissed(stop.reason, is_final=is_final, has_state=stop.has_state)
             assert self._place is not None
             place, self._place = self._place, None
             self._generation = place.generation
-            self._is_ready = False
+            self._is_ready = self._is_short = False
         self.activity.begin("joins", f"forming generation {self._generation}", "forming")
         self.expect(World.of(place), max(0, step, place.step))
         return self._horovod.form_assigned(
             place, timeout_seconds=self._timings.forming_seconds, is_abandoned=self.wants_change
         )
 
-    def _is_decided(self) -> bool:
-        return self._dismissal is not None or self._place is not None
+    def _wait_for_place(self) -> None:
+        # A ring forms sooner than that, so from then on this rank has no place in it.
+        spare_at = time.monotonic() + (self._timings.forming_seconds if self._formed else 0.0)
+        former: Cause | None = None
+        while self._dismissal is None and self._place is None:
+            left = spare_at - time.monotonic()
+            if (cause := self._cause_of_wait("forming" if left > 0 else "warm")) != former:
+                self.activity.begin("joins", "waiting for a place", cause)
+                former = cause
+            self._lock.wait(left if left > 0 else None)
+
+    def _cause_of_wait(self, usual: Cause) -> Cause:
+        """What this rank waits for outside a ring."""
+        if self._is_away:
+            return "coordinator_away"
+        return "below_min_np" if self._is_short else usual
 
     def formed(self, world: World, *, has_state: bool = True) -> None:
         """Report to the coordinator that the ring is formed, and who has its state."""
@@ -148,8 +162,9 @@ class CoordinatedMembership(Membership):
         """Whether the coordinator has announced another ring, or has dismissed this worker."""
         return self._change_to > self._generation or self._dismissal is not None
 
-    def failed(self, failure: CollectiveFailed, step: int) -> None:
+    def failed(self, failure: CollectiveFailed) -> None:
         """Remember the reason; `join` sends it."""
+        super().failed(failure)
         self._reason, self._unreached = str(failure), tuple(sorted(failure.unreached))
 
     def leave_soon(self) -> None:
@@ -194,8 +209,13 @@ class CoordinatedMembership(Membership):
             self._start_listening()
             self._final = message
             self._send(message)
-            left = max(0.0, deadline - time.monotonic())
-            self._lock.wait_for(lambda: self._dismissal is not None, left)
+            former: Cause = "ending"
+            while self._dismissal is None and (left := deadline - time.monotonic()) > 0:
+                cause: Cause = "coordinator_away" if self._is_away else "ending"
+                if cause != former:
+                    self.activity.begin("unwatched", "the end of the job", cause)
+                    former = cause
+                self._lock.wait(left)
 
     def _start_listening(self) -> None:
         """Connect when first needed: once the worker is warm, or has failed to become so."""
@@ -218,10 +238,11 @@ class CoordinatedMembership(Membership):
                 self._note_failure(error, time.monotonic() - away_since)
             with self._lock:
                 self._hang_up()
+                self._is_away = True
                 if self._dismissal is None and (reason := self._why_give_up(away_since)):
                     self._dismissal = messages.Stop(reason=reason)
+                self._lock.notify_all()
                 if self._dismissal is not None:
-                    self._lock.notify_all()
                     return
             time.sleep(self._timings.retry_seconds)
 
@@ -259,6 +280,8 @@ class CoordinatedMembership(Membership):
         connection.sendall(wire.greeting(nonces["client_nonce"]))
         with self._lock:
             self._socket, self._channel = connection, channel
+            self._is_away = self._is_short = False
+            self._lock.notify_all()
             # `Hello` repeats everything that may have been lost with an earlier connection.
             self._send(
                 messages.Hello(
@@ -292,10 +315,12 @@ class CoordinatedMembership(Membership):
                         self._place = message
                 case messages.Change():
                     self._change_to = max(self._change_to, message.generation)
+                case messages.Shortage():
+                    self._is_short = message.is_short
                 case messages.Dump():
-                    _dump_stacks(message.reason)
+                    self._leave_traces(message.reason)
                 case messages.End():
-                    _dump_stacks(message.reason)
+                    self._leave_traces(message.reason, is_end=True).join(TRACE_SECONDS)
                     os._exit(EXIT_HUNG)
                 case messages.Stop():
                     self._dismissal = message
@@ -311,6 +336,24 @@ class CoordinatedMembership(Membership):
                 log.debug("coordinator: %r", error)
                 self._hang_up()
 
+    def _leave_traces(self, reason: str, *, is_end: bool = False) -> threading.Thread:
+        """Write all threads' stacks into the log, and a trace into the events, in a thread.
+
+        This works while the main thread hangs. Where the thread hangs as well, as on a dead file
+        server, this worker still answers.
+        """
+        log.error("%s; the stacks of all threads:", reason)
+        faulthandler.dump_traceback(all_threads=True)
+
+        def write() -> None:
+            self.activity.leave_trace(reason, self._generation)
+            if is_end:
+                self.activity.end_as_hung()
+
+        thread = threading.Thread(target=write, name="trace", daemon=True)
+        thread.start()
+        return thread
+
     def _hang_up(self) -> None:
         """Close the connection; the listening thread notices and connects again."""
         if self._socket is not None:
@@ -319,12 +362,6 @@ class CoordinatedMembership(Membership):
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
         self._socket = self._channel = None
-
-
-def _dump_stacks(reason: str) -> None:
-    """Write the stacks of all threads into this worker's log; works while the main thread hangs."""
-    log.error("%s; the stacks of all threads:", reason)
-    faulthandler.dump_traceback(all_threads=True)
 
 
 def _shortened(text: str) -> str:

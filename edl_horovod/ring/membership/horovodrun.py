@@ -13,7 +13,6 @@ from typing import Any
 from edl_horovod.coordinator.messages import RANK_FIELDS, Place
 from edl_horovod.coordinator.wire import notice_vanished_host
 from edl_horovod.errors import EdlError, JobFailed
-from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.world import World
 from edl_horovod.job import outcome
@@ -70,6 +69,7 @@ class HorovodDriverMembership(Membership):
             self._has_new_hosts = False
             self._place = self._next_place()
         self._place = replace(self._place, generation=self._num_formings, step=max(0, step))
+        self._generation = self._num_formings
         self._num_formings += 1
         if step > 0:
             self.expect(World.of(self._place), step)
@@ -82,9 +82,6 @@ class HorovodDriverMembership(Membership):
     def wants_change(self) -> bool:
         """Whether the driver has notified this rank of new hosts."""
         return self._has_new_hosts
-
-    def failed(self, failure: CollectiveFailed, step: int) -> None:
-        """Do nothing: the driver notices failures when processes end."""
 
     def finished(self, result: Success) -> None:
         """Write the result and the event, on the leader."""

@@ -11,6 +11,7 @@ VERBS = {
     "dashboard": ["--port", "0"],
     "logs": [],
     "events": [],
+    "report": [],
     "wait": ["--timeout", "0"],
     "scale": ["--np", "2"],
     "stop": [],

@@ -1,7 +1,7 @@
 import io
 
 from edl_horovod.cluster.pod_log import PodLog, events_in
-from edl_horovod.job.events import Recorded, line_of
+from edl_horovod.job.events import Recorded, Span, line_of
 from edl_horovod.job.state import summarize
 from tests.job_events import event, recorded
 
@@ -66,6 +66,15 @@ def test_the_accounts_of_all_ranks_are_shown_as_one_each_minute_and_at_the_end()
     assert last.event.seconds == {"building": 8.0, "computing": 129.0}
     (all_ranks,) = summarize(shown).account.ranks
     assert all_ranks.doing == ""
+
+
+def test_a_trace_is_shown_without_its_stack_and_history():
+    stream = io.StringIO()
+    last = (Span(name="step 6", began=1.0, seconds=1.0),)
+    trace = recorded("trace", place="model.py:7 in call", stack=("model.py:7 in call",), last=last)
+    PodLog(stream)([trace])
+    (logged,) = events_in(stream.getvalue().splitlines())
+    assert logged.event == event("trace", place="model.py:7 in call")
 
 
 def test_kinds_for_the_file_alone_are_left_out():

@@ -14,6 +14,7 @@ from edl_horovod.coordinator.wire import Channel, new_nonce
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.world import World
+from edl_horovod.job.events import EventLog, read
 from edl_horovod.job.outcome import Success
 from edl_horovod.ring.membership import coordinated
 from edl_horovod.ring.membership.base import Dismissed
@@ -386,13 +387,70 @@ def test_an_answer_to_a_ping_says_what_the_main_thread_does(membership, coordina
     call.send("ping")
     said = call.hear("pong")
     assert (said["doing"], said["phase"]) == ("joins", "forming generation 1")
-    membership.failed(CollectiveFailed("the ring broke"), 3)
+    membership.failed(CollectiveFailed("the ring broke"))
     joining = Doing(membership.join, 3)
     call.hear("ready")
     call.send("ping")
     assert call.hear("pong")["doing"] == "joins"
     call.send("stop", reason="enough")
     joining.end()
+
+
+def waited(membership):
+    """The causes of the time since the last ring, in the order in which they began."""
+    return [cause for cause, seconds in membership.activity.account()[0].items() if seconds > 0.01]
+
+
+def test_the_wait_of_a_rank_says_what_it_waits_for(membership, coordinator):
+    call = trained(membership, coordinator)
+    joining = Doing(membership.join, 7)
+    call.hear("ready")
+    wait_until(lambda: "forming" in waited(membership))
+    call.send("shortage", is_short=True)
+    wait_until(lambda: "below_min_np" in waited(membership))
+    call.hang_up()
+    wait_until(lambda: "coordinator_away" in waited(membership))
+    call = coordinator.accept()
+    call.send("shortage", is_short=True)
+    call.send("ping")
+    call.hear("pong")
+    assert membership.activity.account()[2] == "below_min_np"
+    call.send("shortage", is_short=False)
+    wait_until(lambda: membership.activity.account()[2] == "warm", seconds=LIMIT_SECONDS)
+    call.send("assign", **place(2))
+    joining.end()
+
+
+def test_the_end_of_a_job_may_wait_for_its_coordinator(membership, coordinator):
+    call = trained(membership, coordinator)
+    finishing = Doing(membership.finished, Success(steps=7, metrics={}, output=""))
+    call.hear("finished")
+    coordinator.socket.close()
+    call.hang_up()
+    wait_until(lambda: "coordinator_away" in waited(membership))
+    coordinator.socket = socket.create_server(("127.0.0.1", coordinator.port))
+    call = coordinator.accept()
+    assert call.hear("finished")["result"]["steps"] == 7
+    wait_until(lambda: membership.activity.account()[2] == "ending")
+    call.send("stop", reason="the job is over")
+    finishing.end()
+
+
+def test_a_worker_that_hangs_leaves_a_trace_and_its_last_account(
+    membership, coordinator, ends, tmp_path
+):
+    path = tmp_path / "events.jsonl"
+    call = trained(membership, coordinator)
+    with EventLog(path, "localhost:3") as log:
+        membership.activity.write_to(log)
+        with membership.doing("works", "step 7", "computing"):
+            call.send("end", reason="no progress")
+            wait_until(lambda: ends)
+    trace, account = (recorded.event for recorded in read(path))
+    assert (trace.phase, trace.generation, trace.reason) == ("step 7", 1, "no progress")
+    assert account.doing == ""
+    assert account.seconds["hung"] > 0
+    assert "computing" not in account.seconds
 
 
 def test_a_worker_that_hangs_writes_its_stacks_and_ends(membership, coordinator, ends, capfd):

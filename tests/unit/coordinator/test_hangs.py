@@ -80,12 +80,25 @@ def test_the_verdict_says_what_why_and_for_how_long():
     )
 
 
+def test_of_ranks_that_wait_in_different_collectives_the_first_that_differs_ends():
+    ring = [waits("a", 310), waits("b", 305), report("c", "waits", 303, "evaluation after step 7")]
+    ring += [waits("d", 300)]
+    (verdict,) = find_hung(ring, [], stall_seconds=STALL)
+    assert (verdict.worker, verdict.is_end) == ("c", True)
+    assert verdict.message == (
+        "all 4 ranks waited for each other for 303 s, it in evaluation after step 7 and most in"
+        " step 7"
+    )
+
+
 def reports(worker, state, seconds):
     worker.report = {"doing": state, "phase": "step 7", "seconds": seconds}
 
 
 def hung(job):
-    return [(e.worker, e.pid) for e in job.events("worker") if e.state == "hung"]
+    found = [e for e in job.events("worker") if e.state == "hung"]
+    assert all(e.seconds > 0 for e in found)
+    return [(e.worker, e.pid) for e in found]
 
 
 @pytest.mark.job(num_start=2)
@@ -98,6 +111,7 @@ async def test_a_rank_that_lets_the_others_wait_is_told_to_end(job):
     (message,) = [m for m in second.heard if m["kind"] == "end"]
     assert "while 1 other waited for it" in message["reason"]
     await job.ring(first)
+    assert first.kinds().count("dump") == 1  # Each of its ring leaves its traces.
     assert hung(job) == [("localhost:1", 77)]
 
 

@@ -151,6 +151,10 @@ async def test_below_min_np_the_ring_waits_and_then_the_coordinator_gives_up(job
     with pytest.raises(NotEnoughWorkers, match=r"elastic\.min_np=2 workers.*Received: 1\."):
         await job.end()
     assert [e.state for e in job.events("job")] == ["waiting"]
+    assert [m["is_short"] for m in first.heard if m["kind"] == "shortage"][-1]
+    first.hang_up()
+    await job.until(lambda: not first.is_connected)
+    assert [e.worker for e in job.events("worker") if e.state == "lost"] == ["localhost:1"]
 
 
 @pytest.mark.job(num_start=2, min_np=2, wait_seconds=0.3)

@@ -66,6 +66,31 @@ def test_the_time_up_to_a_sudden_end_is_a_cause_of_its_own(state):
     ]
 
 
+def hung(time, worker, seconds):
+    event = WorkerEvent(worker=worker, state="hung", pid=2, message="", seconds=seconds)
+    return Recorded(time, "coordinator", event)
+
+
+def test_the_time_since_the_last_progress_of_one_that_hung_is_no_unknown_time():
+    events = [
+        account(10, "host:1", 2, computing=10.0),
+        hung(45, "host:1", 30.0),
+        missed(50, "host:1"),
+    ]
+    found = summarize(events).account
+    assert found.seconds == {"computing": 10.0, "hung": 35.0, LOST: 5.0}
+
+
+def test_one_that_came_back_is_not_said_to_have_hung():
+    events = [
+        account(10, "host:1", 2, computing=10.0),
+        hung(45, "host:1", 30.0),
+        account(60, "host:1", 2, began=0.0, computing=60.0),
+        missed(62, "host:1"),
+    ]
+    assert summarize(events).account.seconds == {"computing": 60.0, LOST: 2.0}
+
+
 def test_a_process_without_a_last_word_has_ended_when_its_worker_has_a_newer_one():
     events = [
         account(10, "host:0", 1, doing="building", building=10.0),

@@ -2,12 +2,15 @@
 
 import itertools
 import random
+import threading
+import timeit
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from edl_horovod.coordinator.messages import Pong
+from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.job.events import EventLog, read
 from edl_horovod.ring import activity as module
 from edl_horovod.ring.activity import Activity, accounted
@@ -141,6 +144,126 @@ def test_no_causes_seconds_ever_fall(clock):
     for before, after in itertools.pairwise(seen):
         assert all(after[cause] >= spent for cause, spent in before.items())
     assert sum(seen[-1].values()) == 30
+
+
+def test_what_a_rank_works_on_is_booked_at_its_end(clock):
+    activity = Activity(age=0.0)
+    activity.begin("works", "examples of step 3", "input")
+    clock.now += 5
+    assert activity.account()[0]["input"] == 0.0
+    activity.begin("works", "step 3", "computing")
+    assert activity.account()[0]["input"] == 5.0
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """An activity that writes its events, and a function that returns those that it has written."""
+    activity, path = Activity(age=0.0), tmp_path / "events.jsonl"
+    with EventLog(path, "host:0") as log:
+        activity.write_to(log)
+        yield activity, lambda: [recorded.event for recorded in read(path)]
+
+
+def test_a_rank_that_hangs_books_the_time_since_its_last_progress(trace, clock):
+    activity, events = trace
+    activity._began = clock.now
+    activity.begin("works", "step 3", "computing")
+    clock.now += 5
+    activity.begin("works", "examples of step 4", "input")
+    clock.now += 300
+    activity.end_as_hung()
+    (account,) = events()
+    assert (account.seconds["computing"], account.seconds["hung"]) == (5.0, 300.0)
+    assert "input" not in account.seconds
+    assert account.doing == ""
+
+
+def hang(is_reached, until):
+    is_reached.set()
+    until.wait()
+
+
+def test_a_trace_says_where_in_the_users_code_the_main_thread_is(trace):
+    activity, events = trace
+    is_reached, go_on = threading.Event(), threading.Event()
+
+    def look():
+        is_reached.wait()
+        activity.leave_trace("it hangs", 2)
+        go_on.set()
+
+    activity.step_bytes = 800
+    with activity.doing("works", "step 3", "computing"):
+        activity.step_ended(exchange=0.0)
+    with activity.doing("works", "step 4", "computing"):
+        threading.Thread(target=look).start()
+        hang(is_reached, go_on)
+    (found,) = events()
+    assert (found.doing, found.phase, found.generation) == ("works", "step 4", 2)
+    assert found.place.startswith("test_activity.py:")
+    assert found.place.endswith(" in hang")
+    assert any("test_activity.py" in call for call in found.stack)
+    assert "step 3" in [span.name for span in found.last]
+
+
+def test_a_trace_has_the_last_exchanges_with_their_times_and_sizes(trace):
+    activity, events = trace
+    activity.step_bytes = 800
+    for number in range(30):
+        with activity.doing("works", f"step {number}", "computing"):
+            pass_time = threading.Event()
+            pass_time.wait(0.002)
+            activity.step_ended(exchange=0.001, applying=0.0)
+    activity.leave_trace("the ring broke", 2)
+    *_, step, exchange = events()[0].last
+    assert (step.name, step.num_bytes) == ("step 29", None)
+    assert (exchange.name, exchange.num_bytes) == ("exchange of step 29", 800)
+    assert exchange.seconds == pytest.approx(0.001, abs=2e-4)
+    end = exchange.began + exchange.seconds
+    assert end == pytest.approx(step.began + step.seconds, abs=5e-4)
+    assert len(events()[0].last) <= 20
+
+
+def test_a_ring_that_broke_is_traced_where_it_broke(trace):
+    activity, events = trace
+    with (
+        pytest.raises(CollectiveFailed),
+        activity.doing("works", "between two steps", "between"),
+        activity.doing("works", "step 3", "computing", lambda: True),
+    ):
+        raise CollectiveFailed("a peer closed its connection")
+    activity.begin("joins", "waiting for a place", "forming")
+    activity.leave_trace("a peer closed its connection", 2)
+    activity.leave_trace("it hangs", 3)
+    broken, later = events()
+    assert (broken.doing, broken.phase) == ("waits", "step 3")
+    assert "test_a_ring_that_broke_is_traced_where_it_broke" in broken.stack[-1]
+    assert later.phase == "waiting for a place"
+
+
+MOST_SECONDS = 0.001 * 0.012
+"""A thousandth of a step of 12 ms."""
+
+
+def test_the_account_and_the_trace_of_a_step_cost_a_thousandth_of_it(trace):
+    activity, _ = trace
+
+    def step():
+        """What `tasks.train` does in each step of the leader, which has a phase more."""
+        with activity.doing("works", "examples of step 7", "input"):
+            pass
+        with activity.doing("works", "step 7", "computing", bool):
+            activity.step_ended(exchange=0.001, applying=0.001)
+        with (
+            activity.doing("works", "the end of step 7", "between"),
+            activity.doing("works", "the checkpoint", "checkpoint"),
+        ):
+            pass
+
+    activity.begin("works", "between two steps", "between")
+    # The least of many: other processes take the processor, too.
+    seconds = min(timeit.repeat(step, number=100, repeat=200)) / 100
+    assert seconds < MOST_SECONDS
 
 
 def test_the_account_of_a_process_is_written_with_its_end(tmp_path):

@@ -45,7 +45,7 @@ class Job:
     def doing(self, state, phase, cause):
         return contextlib.nullcontext()
 
-    def failed(self, failure, step):
+    def failed(self, failure):
         self.calls.append("failed")
 
     def formed(self, world, *, has_state):

@@ -195,7 +195,7 @@ def test_each_cause_has_a_colour():
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=20))
 def test_a_curve_has_numbers_that_a_browser_can_draw(points):
     for chart in charts_of(JobSnapshot(time=NOW, loss=tuple(points))):
-        data = json.loads(chart.data)
+        (data,) = json.loads(chart.data)["curves"]
         assert len(data["x"]) == len(data["y"]) >= 2
         assert max(map(abs, data["x"])) < 2**53
         assert max(map(abs, data["y"])) < 1e30

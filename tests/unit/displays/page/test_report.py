@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from edl_horovod.displays.page.report import render
 from edl_horovod.job.events import AccountEvent, JobEvent, Recorded, ResetEvent, WorkerEvent
 from edl_horovod.job.state import summarize
+from tests.job_events import recorded
 
 
 class Elements(HTMLParser):
@@ -71,6 +72,28 @@ def test_it_shows_what_cost_the_most_and_each_process():
     assert any("host:1, pid 2, 15.0 s, lost" in title for title in titles)
 
 
+def test_it_says_which_rank_is_slow_and_which_were_lost_where():
+    ring = recorded("generation", size=2, members=("host:0", "host:1"), is_formed=True)
+    page = report(
+        ring,
+        *(
+            recorded(
+                "account",
+                1010.0,
+                f"host:{slot}",
+                pid=7,
+                seconds={"computing": spent, "exchange": 8.0 - spent},
+                steps=10,
+            )
+            for slot, spent in enumerate((4.0, 8.0))
+        ),
+        recorded("worker", 1015.0, worker="host:1", state="lost"),
+        recorded("trace", 1015.0, "host:0", phase="step 10"),
+    )
+    assert "The slowest rank is host:1 (pid 7)" in page.text
+    assert "rank 1 (host:1) was lost, and 1 other had to stop in step 10" in page.text
+
+
 def test_the_bar_of_a_process_covers_its_life():
     page = report(*EVENTS)
     bars = [rect for rect in page.of("rect") if "x" in rect and rect["height"] != "40"]
@@ -79,6 +102,18 @@ def test_the_bar_of_a_process_covers_its_life():
     of_second = bars[-3:]
     assert max(float(bar["x"]) + float(bar["width"]) for bar in of_second) == 750.0
     assert {bar["class"] for bar in of_second} == {"of-building", "of-computing", "of-lost"}
+
+
+def test_a_part_of_a_step_fills_the_bar_from_its_begin():
+    page = report(
+        account(1010.0, "host:0", 1, building=10.0),
+        account(1020.0, "host:0", 1, doing="input", building=10.0),
+        account(1030.0, "host:0", 1, doing="input", building=10.0),
+        account(1040.0, "host:0", 1, doing="", building=10.0, hung=30.0),
+    )
+    bars = [rect for rect in page.of("rect") if "x" in rect and rect["height"] != "40"]
+    (hung,) = [bar for bar in bars if bar["class"] == "of-hung"]
+    assert (float(hung["x"]), float(hung["width"])) == (250.0, 750.0)
 
 
 def test_it_needs_no_other_file_and_runs_only_its_own_scripts():

@@ -1,0 +1,107 @@
+"""`edl report` of several jobs: what each reached, and at what cost."""
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from edl_horovod.cli.main import main
+from edl_horovod.files import json_text
+from edl_horovod.job.events import fields_of
+from tests.job_events import event
+from tests.unit.cli.test_scale_status import make_job
+
+
+def write(folder, *events):
+    """A job with these events, each with its time and source."""
+    make_job(folder)
+    lines = [
+        json_text.dumps({"time": time, "source": source, "kind": it.kind, **fields_of(it)})
+        for time, source, it in events
+    ]
+    (folder / "events.jsonl").write_text("\n".join([*lines, ""]))
+    return str(folder)
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    """A quick job that lost a rank, and a slow one with another metric."""
+    ring = event("generation", size=2, members=("a:0", "a:1"), is_formed=True)
+    quick = write(
+        tmp_path / "learning_rate=0.1.job",
+        (1000.0, "launcher", event("job", state="running", task="train")),
+        (1001.0, "coordinator", ring),
+        *((1002.0 + n, "a:0", event("step", step=10 * n, loss=2.0 / n)) for n in range(1, 9)),
+        (1009.0, "coordinator", event("worker", worker="a:1", state="lost")),
+        (1010.0, "a:0", event("account", began=1000.0, seconds={"computing": 8.0, "input": 2.0})),
+        (1011.0, "a:0", event("evaluation", step=80, metrics={"accuracy": 0.91})),
+        (1012.0, "launcher", event("job", state="finished", steps=80)),
+    )
+    slow = write(
+        tmp_path / "learning_rate=0.01.job",
+        (1000.0, "launcher", event("job", state="running", task="train")),
+        *((1002.0 + n, "a:0", event("step", step=10 * n, loss=3.0 / n)) for n in range(1, 9)),
+        (1040.0, "a:0", event("account", began=1000.0, seconds={"computing": 4.0, "input": 36.0})),
+        (1041.0, "a:0", event("evaluation", step=80, metrics={"auc": 0.7})),
+        (1042.0, "launcher", event("job", state="finished", steps=80)),
+    )
+    return [quick, slow]
+
+
+def test_jobs_are_rows_of_a_table(jobs, capsys):
+    assert main(["report", *jobs]) == 0
+
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split()[:6] == ["JOB", "STATE", "STEP", "LOSS", "ACCURACY", "AUC"]
+    quick, slow = (row.split() for row in rows)
+    assert quick[:5] == [jobs[0], "finished", "80", "0.25", "0.91"]
+    assert slow[:5] == [jobs[1], "finished", "80", "0.375", "0.7"]
+    assert "80.0%" in quick
+    assert "10.0%" in slow
+    assert slow[-2:] == ["input", "90.0%"]
+
+
+def test_programs_get_the_same(jobs, capsys):
+    assert main(["report", *jobs, "-o", "json"]) == 0
+
+    quick, slow = json.loads(capsys.readouterr().out)
+    assert (quick["goodput"], slow["goodput"]) == (0.8, 0.1)
+    assert (quick["total_seconds"], slow["total_seconds"]) == (10.0, 40.0)
+    assert [stop["worker"] for stop in quick["stops"]] == ["a:1"]
+    assert quick["metrics"] == {"accuracy": 0.91}
+
+
+class Elements(HTMLParser):
+    """The elements of a page."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.elements = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+
+def test_the_page_has_all_losses_in_one_picture_and_the_causes_of_each(jobs, capsys, tmp_path):
+    page = tmp_path / "jobs.html"
+    assert main(["report", *jobs, "--html", str(page)]) == 0
+
+    elements = Elements(page.read_text()).elements
+    (chart,) = [
+        attributes["data-chart"] for _, attributes in elements if "data-chart" in attributes
+    ]
+    quick, slow = json.loads(chart)["curves"]
+    assert (quick["y"][0], slow["y"][0], quick["y"][-1]) == (2.0, 3.0, 0.25)
+    assert quick["x"] == slow["x"] == [10 * number for number in range(1, 9)]
+    names = [attributes.get("aria-label", "") for tag, attributes in elements if tag == "svg"]
+    assert all(any(job in name for name in names) for job in jobs)
+    assert not [attributes for tag, attributes in elements if tag in ("link", "img")]
+    assert not [attributes for tag, attributes in elements if "src" in attributes]
+
+
+def test_a_job_that_has_not_begun_is_compared_as_well(jobs, capsys, tmp_path):
+    fresh = write(tmp_path / "fresh.job")
+    assert main(["report", jobs[0], fresh, "--html", str(tmp_path / "jobs.html")]) == 0
+    assert main(["report", fresh, write(tmp_path / "other.job")]) == 0
+    assert main(["report", fresh, "--html", str(tmp_path / "fresh.html")]) == 0
