@@ -8,7 +8,8 @@ from edl_horovod.job.events import GenerationEvent, Recorded, TraceEvent, Worker
 
 __all__ = ["Stop", "Stops"]
 
-_MOST_STOPS = 200
+_MOST_STOPS = 50
+"""Each has a trace of each rank, some kilobytes long."""
 
 
 @dataclass(frozen=True)

@@ -87,4 +87,4 @@ def test_many_losses_take_bounded_room():
     events = [RING]
     for number in range(300):
         events += [worker(f"b:{number % 2}", "lost"), worker(f"b:{number % 2}", "warm")]
-    assert len(stops(*events)) <= 200
+    assert len(stops(*events)) <= 50
