@@ -13,6 +13,7 @@ from pathlib import Path
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.job.directory import JobDir
 from tests.waiting import wait_until
 
 ENDING_SECONDS = 10.0
@@ -55,7 +56,7 @@ class Dashboard:
 def new_job(folder: Path) -> Path:
     """The directory of a training in a folder, without events yet."""
     path = folder / "model.job"
-    path.mkdir()
+    JobDir(path).claim()
     config = JobConfig(task="train", data="/d", output="/o", model_def="m")
     resolved.dump(config, path / "config.yaml")
     return path

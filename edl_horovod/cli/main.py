@@ -55,7 +55,9 @@ VERBS: Table[Verb] = Table(
         "doctor": _verb("Show what of this machine works for jobs, and what does not.", "doctor"),
         "scale": _verb("Change how many ranks a running job has.", "jobs", "run_scale"),
         "status": _verb("Show where a job is, and what it waits for.", "jobs", "run_status"),
-        "dashboard": _verb("Serve a page that shows a job.", "jobs", "run_dashboard"),
+        "dashboard": _verb(
+            "Serve pages that show a job, or the jobs below a folder.", "jobs", "run_dashboard"
+        ),
         "top": _verb("Show a job live, in a terminal.", "jobs", "run_top"),
         "list": _verb("List jobs on this machine and in a cluster.", "jobs", "run_list"),
         "logs": _verb("Show what the processes of a job wrote.", "jobs", "run_logs"),

@@ -24,8 +24,10 @@ class _Window(NamedTuple):
     num_steps: int
     seconds: float
     """Its own part of these steps."""
-    whole_seconds: float
-    """The same times the size of the ring: the smaller that is, the larger is each rank's part."""
+    wait_seconds: float
+    """Its waits for the others in them."""
+    size: int
+    """Ranks in the ring."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,9 @@ class Pace:
     step_seconds: float
     """Mean time of its own part of a step, without waiting for others."""
     score: float
-    """The median of the other ranks' time, as a share of its own."""
+    """The median of the other ranks' time for their parts of the same steps, by its own."""
     score_of_past: float | None
-    """Its own time before, as a share of that of its last accounts; None for a short life."""
+    """Its own time before, by that of its last accounts; None for a short life."""
 
     def __str__(self) -> str:
         """Sentences."""
@@ -59,7 +61,8 @@ class Paces:
     def __init__(self) -> None:
         self._size = 1
         self._windows: dict[_Process, list[_Window]] = {}
-        self._last: dict[_Process, tuple[int, float]] = {}
+        self._last: dict[_Process, tuple[int, float, float]] = {}
+        """Steps, seconds of its own and seconds of waits in the last account of each process."""
 
     def add(self, recorded: Recorded) -> None:
         """Add the next event."""
@@ -69,40 +72,57 @@ class Paces:
                 self._size = event.size
             case AccountEvent(steps=int(steps)):
                 process = (source, event.pid, event.began)
-                own_seconds = sum(event.seconds.get(cause, 0.0) for cause in _OWN)
-                last_steps, last_seconds = self._last.get(process, (0, 0.0))
+                seconds = sum(event.seconds.get(cause, 0.0) for cause in _OWN)
+                waits = event.seconds.get("exchange", 0.0)
+                last_steps, last_seconds, last_waits = self._last.get(process, (0, 0.0, 0.0))
                 if steps > last_steps:
-                    seconds = own_seconds - last_seconds
-                    window = _Window(steps - last_steps, seconds, seconds * self._size)
-                    self._windows.setdefault(process, []).append(window)
-                    self._last[process] = (steps, own_seconds)
+                    self._last[process] = (steps, seconds, waits)
+                    if self._size > 1:
+                        window = _Window(
+                            num_steps=steps - last_steps,
+                            seconds=seconds - last_seconds,
+                            wait_seconds=waits - last_waits,
+                            size=self._size,
+                        )
+                        self._windows.setdefault(process, []).append(window)
 
     @property
     def slowest(self) -> Pace | None:
         """The slowest rank; None while fewer than two ranks have done steps."""
-        least = _LEAST_SHARE * max((steps for steps, _ in self._last.values()), default=0)
-        paces = {
-            process: _pace(windows)
+        least = _LEAST_SHARE * max((totals[0] for totals in self._last.values()), default=0)
+        shares = {
+            process: _own_share(windows)
             for process, windows in self._windows.items()
             if self._last[process][0] >= least
         }
-        process = max(paces, key=paces.__getitem__, default=None)
-        if process is None or len(paces) < 2 or paces[process] <= 0:
+        process = max(shares, key=shares.__getitem__, default=None)
+        if process is None or len(shares) < 2 or shares[process] <= 0:
             return None
         windows = self._windows[process]
         recent, past = windows[-_NUM_RECENT:], windows[:-_NUM_RECENT]
         score_of_past = None
-        if len(past) >= _LEAST_PAST and _pace(recent) > 0:
-            score_of_past = _pace(past) / _pace(recent)
+        if len(past) >= _LEAST_PAST and (recent_seconds := _whole_step_seconds(recent)) > 0:
+            score_of_past = _whole_step_seconds(past) / recent_seconds
         return Pace(
             worker=process[0],
             pid=process[1],
             step_seconds=sum(it.seconds for it in windows) / sum(it.num_steps for it in windows),
-            score=statistics.median(paces[it] for it in paces if it != process) / paces[process],
+            score=statistics.median(shares[it] for it in shares if it != process) / shares[process],
             score_of_past=score_of_past,
         )
 
 
-def _pace(windows: Sequence[_Window]) -> float:
-    """Seconds that a ring of this rank alone would take for a step."""
-    return sum(it.whole_seconds for it in windows) / sum(it.num_steps for it in windows)
+def _own_share(windows: Sequence[_Window]) -> float:
+    """The share of the steps' time in which a rank does its own part.
+
+    All ranks of a ring take the same time for a step. So these compare, although the ranks' lives
+    differ, and the steps as well.
+    """
+    seconds = sum(it.seconds for it in windows)
+    whole = seconds + sum(it.wait_seconds for it in windows)
+    return seconds / whole if whole > 0 else 0.0
+
+
+def _whole_step_seconds(windows: Sequence[_Window]) -> float:
+    """Seconds that a rank would take for all of a step: in a smaller ring its part is larger."""
+    return sum(it.seconds * it.size for it in windows) / sum(it.num_steps for it in windows)

@@ -8,7 +8,8 @@ from edl_horovod.job.events import GenerationEvent, Recorded, TraceEvent, Worker
 
 __all__ = ["Stop", "Stops"]
 
-_MOST_STOPS = 200
+_MOST_STOPS = 50
+"""Each has a trace of each rank, some kilobytes long."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +33,17 @@ class Stop:
     def __str__(self) -> str:
         """A sentence without a period."""
         trace = self.traces.get(self.worker)
-        place = f" at {trace.place}" if trace is not None and trace.place else ""
-        text = f"rank {self.rank} ({self.worker}) {'hung' if self.hung else 'was lost'}{place}"
-        if reasons := [reason for reason in (self.hung, self.end) if reason]:
-            text += f": {'; '.join(reasons)}"
-        waits = {
-            worker: trace.phase for worker, trace in self.traces.items() if worker != self.worker
-        }
+        text = f"rank {self.rank} ({self.worker}) {'hung' if self.hung else 'was lost'}"
+        if trace is not None and trace.place:
+            text += f" at {trace.place}"
+        others = [it.phase for worker, it in self.traces.items() if worker != self.worker]
         # What the coordinator saw of a rank that hung has it already.
-        if waits and "waited for it" not in self.hung:
-            phases = " and ".join(dict.fromkeys(waits.values()))
-            text += f"; {len(waits)} other{'s' if len(waits) > 1 else ''} had to stop in {phases}"
-        return text
+        if others and "waited for it" not in self.hung:
+            phases = " and ".join(dict.fromkeys(others))
+            number = "1 other" if len(others) == 1 else f"{len(others)} others"
+            text += f", and {number} had to stop in {phases}"
+        reasons = [reason.rstrip(".") for reason in (self.hung, self.end) if reason]
+        return f"{text}: {'; '.join(reasons)}" if reasons else text
 
 
 @dataclass(frozen=True)

@@ -148,10 +148,10 @@ class Client:
         return jobs.source(name)
 
     def dashboard(self, job: Name, *, host: str = "127.0.0.1", port: int = 0) -> "Dashboard":
-        """Open a job's dashboard, listening at `url`; the caller calls its `serve()` and closes it.
+        """Open a dashboard, listening at `url`; the caller calls its `serve()` and closes it.
 
         Args:
-            job: Its directory or its name.
+            job: The directory or the name of a job, or a folder with jobs.
             host: Address to listen on.
             port: Port to listen on; 0 for any free one.
 
@@ -160,9 +160,10 @@ class Client:
             MissingDependency: The packages of the dashboard are not installed.
         """
         from edl_horovod.displays.page.server import Dashboard
+        from edl_horovod.launch.local_jobs import folder_of
 
-        jobs, name = self._find(job)
-        return Dashboard(jobs.source(name), host=host, port=port)
+        shown = folder_of(os.fspath(job)) or self.source(job)
+        return Dashboard(shown, host=host, port=port)
 
     def is_here(self, job: Name) -> bool:
         """Whether a job is on this machine."""

@@ -25,6 +25,8 @@ Object = dict[str, Any]
 
 LOG_LINES = 2000
 """Lines of the launcher's log from which a job's progress is read."""
+PAGE_LINES = 500
+"""Lines of a pod's log on the job's page."""
 _BY_KUEUE = {
     "scaled": (
         "it would stop all pods and queue the whole job again",
@@ -123,7 +125,15 @@ class KubernetesJobs(Jobs):
 
     def source(self, job: str) -> Source:
         """The cluster."""
-        return DetachedSource(job, lambda: self._view(job).details(), lambda: self._own_events(job))
+        return DetachedSource(
+            job,
+            details=lambda: self._view(job).details(),
+            events=lambda: self._own_events(job),
+            config=lambda: self.config(job),
+            log=lambda pod: [
+                line.text for line in self.logs(job, pod, follow=False, tail=PAGE_LINES)
+            ],
+        )
 
     def logs(self, job: str, worker: str, *, follow: bool, tail: int | None) -> Iterator[LogLine]:
         """What the pods wrote, as it comes or pod by pod."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import check_change
@@ -22,7 +23,10 @@ from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine,
 from edl_horovod.supervisor.plan import LOCAL_HOST
 from edl_horovod.supervisor.run import STOP_SECONDS, JobResult
 
-__all__ = ["LocalJobs", "directory_of", "is_ours", "read_logs"]
+if TYPE_CHECKING:
+    from edl_horovod.displays.page.folder import Folder
+
+__all__ = ["LocalJobs", "directory_of", "folder_of", "is_ours", "read_logs"]
 
 LIST_DEPTH = 3
 """How many levels of folders are searched for jobs."""
@@ -189,6 +193,23 @@ class LocalJobs(Jobs):
             total_steps=progress.total_steps,
             created=created,
         )
+
+
+def folder_of(path: str) -> "Folder | None":
+    """The jobs below a directory that is not a job's; None where that cannot be meant.
+
+    A directory without jobs may have the name of a job in a cluster, unless it is a path.
+    """
+    is_path = os.path.basename(path) != path or path in (os.curdir, os.pardir)
+    if not os.path.isdir(path) or is_ours(path) or not (is_path or any(_jobs_below(path))):
+        return None
+    from edl_horovod.displays.page.folder import Folder
+
+    return Folder(
+        os.path.abspath(path),
+        find=lambda: sorted(os.path.relpath(job, path) for job in _jobs_below(path)),
+        open_source=lambda job: DirectorySource(JobDir(Path(path) / job)),
+    )
 
 
 def _require_running(job: str, change: str, hint: str = "") -> None:

@@ -138,8 +138,11 @@ def test_it_has_the_command_the_page_and_all_of_conf(unpacked):
     (entry_points,) = unpacked.glob("edl_horovod-*.dist-info/entry_points.txt")
     assert "edl = edl_horovod.__main__:main" in entry_points.read_text()
     expected = {p.relative_to(REPOSITORY / "conf") for p in (REPOSITORY / "conf").rglob("*.yaml")}
-    for name in ("page.html", "style.css"):
-        assert (unpacked / "edl_horovod" / "displays" / "page" / name).is_file()
+    page = REPOSITORY / "edl_horovod" / "displays" / "page"
+    files = [path for path in page.rglob("*.*") if path.suffix in (".css", ".html", ".js")]
+    assert len(files) == 6
+    for path in files:
+        assert (unpacked / path.relative_to(REPOSITORY)).read_bytes() == path.read_bytes()
     conf = unpacked / "edl_horovod" / "conf"
     assert {path.relative_to(conf) for path in conf.rglob("*.yaml")} == expected
     assert not [path for path in unpacked.iterdir() if path.name in ("tests", "conf", "docker")]
@@ -154,6 +157,8 @@ def test_it_has_the_recipe_of_horovod_and_the_licences_of_what_that_patches(unpa
     (licenses,) = unpacked.glob("edl_horovod-*.dist-info/licenses")
     names = {path.name for path in licenses.rglob("*") if path.is_file()}
     assert names == {"LICENSE", "LICENSE-gloo", "LICENSE-horovod", "NOTICE-horovod"}
+    library = Path("edl_horovod", "displays", "page", "uplot", "LICENSE")
+    assert (licenses / library).read_bytes() == (REPOSITORY / library).read_bytes()
 
 
 @pytest.fixture

@@ -53,6 +53,7 @@ ONCE = {
     "test_extensions": "it brings its own framework",
     "test_keras_on_torch": "it is both at once",
     "test_launches.test_a_mistake_is_one_message": "it is told before there is a framework",
+    "test_live_page": "a page shows events, which are the same for all",
     "test_model_kinds": "the kinds are Keras' own; it has a test of PyTorch's kind beside them",
     "test_model_specs": "each of its cases names its own framework",
     "test_notebooks": "its models are written in Keras",

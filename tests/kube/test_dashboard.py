@@ -55,6 +55,22 @@ def test_a_page_shows_the_training_and_the_pods(lab, tmp_path, capsys):
     assert json.loads(text) == json.loads(capsys.readouterr().out)
 
 
+def test_logs_of_pods_and_settings_have_pages(lab, tmp_path):
+    lab.run()
+    write_log(lab, tmp_path / "log", steps=50)
+
+    with dashboard("mnist") as served:
+        page = served.wait_for(200, "50 of 200")
+        log = served.get(f"logs/{LAUNCHER}")
+        settings = served.get("settings")
+        missing = served.get("logs/another-pod")[0]
+
+    assert f'href="logs/{LAUNCHER}"' in page
+    assert (log[0], "a warning" in log[1], HOSTILE in log[1]) == (200, True, False)
+    assert (settings[0], "<td>train.batch_size</td>" in settings[1]) == (200, True)
+    assert missing == 404
+
+
 def test_a_page_says_what_pods_wait_for(lab):
     lab.submit()
     lab.add_pods()

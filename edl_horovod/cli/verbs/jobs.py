@@ -39,7 +39,7 @@ from edl_horovod.errors import (
 from edl_horovod.files import json_text
 from edl_horovod.files.whole_file import write_bytes
 from edl_horovod.job import log
-from edl_horovod.job.pace import Pace, Paces
+from edl_horovod.job.pace import Pace
 from edl_horovod.job.state import JobState
 from edl_horovod.launch.client import Client
 from edl_horovod.launch.jobs import EventLine, JobRow, JobStatus
@@ -293,7 +293,11 @@ def run_wait(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 def run_dashboard(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl dashboard`."""
-    parser = job_parser(verb, summary, "[--host HOST] [--port PORT]")
+    usage = "[--host HOST] [--port PORT] [-n NAMESPACE] [--context CONTEXT] [--debug] [JOB]"
+    parser = VerbParser(verb, summary, usage)
+    text = "directory of a job here, folder with jobs, or name of a job in a cluster (default: .)"
+    parser.add_argument("job", metavar="JOB", nargs="?", default=".", help=text)
+    parser.add_place()
     parser.add_address(host=address.HOST, port=address.PORT)
     flags = parser.parse_all(argv)
     log.setup("edl", level="warning")
@@ -305,7 +309,7 @@ def run_dashboard(verb: str, summary: str, argv: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         print(dashboard.url, flush=True)
         if dashboard.is_public:
-            warning = "Anyone who can reach this port can read the page: it asks for no password."
+            warning = "Who has this URL, or reads along on the network, can read the page."
             print(warning, file=sys.stderr)
         dashboard.serve()
     return 0
@@ -322,17 +326,17 @@ def _status_lines(status: JobStatus, *, now: float) -> list[str]:
 
 
 def _job_to_report(client: Client, job: str) -> ComparedJob:
-    history, paces, status = History(), Paces(), client.status(job)
+    history, status = History(), client.status(job)
     for recorded in client.recorded(job):
         history.add(recorded)
-        paces.add(recorded)
+    snapshot = history.snapshot(status.progress, status.details)
     return ComparedJob(
         name=job,
         state=status.state,
         progress=status.progress,
         details=status.details,
-        slowest=paces.slowest,
-        loss=history.loss.points,
+        slowest=snapshot.slowest,
+        loss=snapshot.loss,
     )
 
 

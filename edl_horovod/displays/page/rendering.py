@@ -1,15 +1,23 @@
-"""The page of one job as HTML, with curves in SVG; all text in it is escaped."""
+"""Pages about jobs as HTML, from sections that each live page replaces alone; text is escaped."""
 
+import base64
+import functools
+import hashlib
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
+from urllib.parse import quote
 
+from edl_horovod.config import resolved
+from edl_horovod.config.fields import REQUIRED, settings
+from edl_horovod.config.schema import JobConfig
 from edl_horovod.displays.page.snapshot import JobSnapshot, Point
-from edl_horovod.displays.text import JobTable, account_tables, ago, job_facts, job_table
+from edl_horovod.displays.text import JobTable
 from edl_horovod.errors import MissingDependency, how_to_install
-from edl_horovod.job.state import JobState, TargetDetails
+from edl_horovod.files import json_text
 
 try:
     import jinja2
@@ -19,121 +27,77 @@ except ImportError as e:
         f" runs, {how_to_install('dashboard')}"
     ) from e
 
-REFRESH_SECONDS = 5
-WIDTH, HEIGHT = 600, 120
-"""Size of a chart's area."""
+LIBRARY = "uplot/uPlot.iife.min.js"
+"""It draws curves; its folder has the files as its authors publish them."""
+SCRIPT = "page.js"
+STYLES = ("uplot/uPlot.min.css", "style.css")
+ASSETS = (LIBRARY, SCRIPT, *STYLES)
+"""The files that pages are made with."""
+_NUM_STRIDES = 200
+_MOST = 1e30
+"""Larger numbers are left out of curves: a browser's own numbers end at 1e308."""
+_MOST_STEPS = 2**53
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""What sets colours on a terminal and moves its cursor."""
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chart:
-    """One curve."""
+@dataclass(frozen=True)
+class View:
+    """What stands on a page."""
 
     title: str
-    line: str
-    """Points of an SVG polyline in an area of `WIDTH` times `HEIGHT`."""
-    top: str
-    """Label of the upper edge; the other three are labels of the other edges."""
-    bottom: str
-    left: str
-    right: str
+    sections: Mapping[str, str]
+    """HTML by the id of the section, in the order of the page; a live page replaces them."""
+    http_status: int = 200
 
 
-class Template:
-    """A template of this package, read once."""
+@dataclass(frozen=True)
+class Chart:
+    """One curve, or several of different jobs."""
 
-    def __init__(self, name: str) -> None:
-        environment = jinja2.Environment(
-            loader=jinja2.FunctionLoader(shipped),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._template = environment.get_template(name)
-
-    def render(self, **values: Any) -> bytes:
-        """Fill it in, in UTF-8."""
-        # JSON can contain lone surrogates, which UTF-8 cannot encode.
-        return self._template.render(**values).encode(errors="backslashreplace")
+    title: str
+    label: str
+    """The curves in words, for who cannot see them."""
+    names: tuple[str, ...]
+    """Names of the curves, where there are several."""
+    data: str
+    """What page.js draws, as JSON."""
 
 
-class PageTemplate:
-    """Renders pages from a template that is read once."""
-
-    def __init__(self) -> None:
-        self._template = Template("page.html")
-
-    def render(self, name: str, snapshot: JobSnapshot, *, now: float) -> bytes:
-        """Render the page in UTF-8; `now` is in seconds since the epoch."""
-        state, details = snapshot.state, snapshot.details
-        facts = {} if state is None else job_facts(state, details, now=now)
-        return self._template.render(
-            name=name,
-            snapshot=snapshot,
-            state="unknown" if state is None else (details or state).state,
-            facts={key: value for key, value in facts.items() if value},
-            charts=charts_of(snapshot),
-            field=(WIDTH, HEIGHT),
-            tables=_tables(state, details, now=now),
-            waits=() if details is None else details.other_waits,
-            notable=[(clock(when), words) for when, words in reversed(snapshot.notable)],
-            as_of=clock(snapshot.time),
-            refresh_seconds=REFRESH_SECONDS,
-        )
+def section(name: str, *values: Any) -> str:
+    """Render a section by a macro of sections.html."""
+    return str(getattr(_environment().get_template("sections.html").module, name)(*values))
 
 
-def _tables(state: JobState | None, details: TargetDetails | None, *, now: float) -> list[JobTable]:
-    if state is None:
-        return []
-    workers, (causes, _) = job_table(state, details, now=now), account_tables(state.account)
-    return [table for table in (workers, causes) if table is not None]
-
-
-def draw(
-    title: str,
-    points: Sequence[Point],
-    *,
-    x_text: Callable[[float], str],
-    y_text: Callable[[float], str] = lambda y: f"{y:.4g}",
-    y_least: float | None = None,
-) -> Chart | None:
-    """Scale a curve to the area; None if the points do not make a curve yet.
+def page(view: View, *, stream: str = "", links: Sequence[tuple[str, str]] = ()) -> bytes:
+    """A page that a server serves, in UTF-8.
 
     Args:
-        title: Title of the chart.
-        points: Finite numbers; a curve needs at least two with different x.
-        x_text: Formats a number of the x axis.
-        y_text: Formats a number of the y axis.
-        y_least: Value of the lower edge; None takes the least y.
+        view: What stands on it.
+        stream: URL of the changes that it follows; empty for a page that does not change.
+        links: Texts and URLs of other pages.
     """
-    xs, ys = [x for x, _ in points], [y for _, y in points]
-    left, right = min(xs, default=0.0), max(xs, default=0.0)
-    if left == right:
-        return None
-    bottom, top = min(ys) if y_least is None else y_least, max(ys)
-    line = polyline(points, (left, right), (bottom, top))
-    edges = {"left": x_text(left), "right": x_text(right)}
-    return Chart(title=title, line=line, top=y_text(top), bottom=y_text(bottom), **edges)
+    template = _environment().get_template("page.html")
+    assets = {"styles": STYLES, "library": LIBRARY, "script": SCRIPT}
+    values = {"inlined": None, "stream": stream, "links": links, **assets}
+    return _encoded(template.render(view=view, **values))
 
 
-def polyline(
-    points: Sequence[Point], x_edges: tuple[float, float], y_edges: tuple[float, float]
-) -> str:
-    """The points of an SVG polyline in an area of `WIDTH` times `HEIGHT` between these edges."""
-    return " ".join(
-        f"{_share(x, *x_edges) * WIDTH:.1f},{(1 - _share(y, *y_edges)) * HEIGHT:.1f}"
-        for x, y in points
-    )
-
-
-def stairs(points: Sequence[Point]) -> tuple[Point, ...]:
-    """The corners of a step curve, which keeps each value until the next point."""
-    corners: list[Point] = []
-    for x, y in points:
-        if corners:
-            corners.append((x, corners[-1][1]))
-        corners.append((x, y))
-    return tuple(corners)
+def offline_page(view: View) -> bytes:
+    """A page in a single file, in UTF-8, which needs no other file and no network."""
+    library, script = shipped(LIBRARY), shipped(SCRIPT)
+    digests = [hashlib.sha256(text.encode()).digest() for text in (library, script)]
+    allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    inlined = {
+        "styles": [shipped(name) for name in STYLES],
+        "library": library,
+        "script": script,
+        "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}",
+    }
+    template = _environment().get_template("page.html")
+    values = {"inlined": inlined, "stream": "", "links": ()}
+    return _encoded(template.render(view=view, **values))
 
 
 def shipped(name: str) -> str:
@@ -142,15 +106,51 @@ def shipped(name: str) -> str:
 
 
 def charts_of(snapshot: JobSnapshot) -> list[Chart]:
-    """The loss over steps and the ring over time, as far as there are any."""
+    """The curves of a job, as far as there are any."""
     began = snapshot.ring[0][0] if snapshot.ring else 0.0
-    # The size has not changed since the last point, so the line extends until now, or to the end.
-    until = snapshot.time if snapshot.ended is None else snapshot.ended
+    # The size has not changed since the last point, so the line extends to the end, or until now:
+    # in strides, so that a page that is live is not sent a curve each second.
+    until = snapshot.ended
+    if until is None:
+        stride = max(1.0, (snapshot.time - began) / _NUM_STRIDES)
+        until = began + (snapshot.time - began) // stride * stride
     last = [(max(until, time), size) for time, size in snapshot.ring[-1:]]
-    ring = stairs([*snapshot.ring, *last])
-    loss = draw("loss over steps", snapshot.loss, x_text=lambda x: f"step {x:,.0f}")
-    ranks = draw("ranks in the ring over time", ring, x_text=lambda x: ago(began, x), y_least=0.0)
-    return [chart for chart in (loss, ranks) if chart is not None]
+    ring = [(when - began, size) for when, size in _in_order([*snapshot.ring, *last])]
+    metrics = [
+        chart_of(f"{name} of evaluations over steps", [("", points)])
+        for name, points in snapshot.metrics.items()
+    ]
+    charts = [
+        chart_of("loss over steps", [("", snapshot.loss)]),
+        *metrics,
+        chart_of("records/s over steps", [("", snapshot.speed)], is_from_zero=True),
+        chart_of("ranks in the ring over time", [("", ring)], is_over_time=True, is_from_zero=True),
+    ]
+    return [chart for chart in charts if chart is not None]
+
+
+def log_view(name: str, process: str, text: str, problem: str = "") -> View:
+    """The end of the log of a process, whatever bytes it wrote."""
+    lines = "\n".join(_CONTROL.sub("", text).splitlines())
+    sections = {
+        "head": section("head", f"{name}: log of {process}"),
+        "problem": section("problem", problem),
+        "log": section("log", process, _UNPRINTABLE.sub("\ufffd", lines)),
+    }
+    return View(f"{process} - {name}", sections)
+
+
+def settings_view(name: str, config: JobConfig) -> View:
+    """The resolved settings of a job, with those first that are not the defaults."""
+    rows = sorted(_setting_rows(config), key=lambda row: row[2] == "default")
+    table = JobTable("Resolved settings", ("SETTING", "VALUE", "FROM", "MEANING"), rows)
+    sections = {"head": section("head", f"{name}: settings"), "settings": section("table", table)}
+    return View(f"settings - {name}", sections)
+
+
+def quoted(path: str) -> str:
+    """A path in a URL."""
+    return quote(path, errors="backslashreplace")
 
 
 def clock(seconds: float) -> str:
@@ -158,8 +158,78 @@ def clock(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def _share(value: float, least: float, most: float) -> float:
-    """Position of a value between two others, from 0 to 1; 0.5 if these are equal."""
-    # Halves, because the difference of two large numbers may overflow.
-    span = most / 2 - least / 2
-    return (value / 2 - least / 2) / span if span > 0 else 0.5
+def _setting_rows(config: JobConfig) -> Iterator[tuple[str, str, str, str]]:
+    values = resolved.to_dict(config)
+    for setting in settings(JobConfig):
+        value = functools.reduce(lambda inner, key: inner[key], setting.key.split("."), values)
+        default = None if setting.default is REQUIRED else setting.default
+        origin = "default" if value == default else "this job"
+        yield setting.key, json_text.dumps(value, ensure_ascii=False), origin, setting.meaning
+
+
+def chart_of(
+    title: str,
+    curves: Sequence[tuple[str, Sequence[Point]]],
+    *,
+    is_over_time: bool = False,
+    is_from_zero: bool = False,
+) -> Chart | None:
+    """Curves in one chart; None if no points make a curve yet.
+
+    Args:
+        title: Title of the chart.
+        curves: Names and points; a curve needs at least two with different x.
+        is_over_time: Whether x is seconds and each value holds until the next point.
+        is_from_zero: Whether the y axis begins at 0.
+    """
+    drawable = [(name, list(_drawable(points))) for name, points in curves]
+    drawable = [(name, points) for name, points in drawable if _is_curve(points)]
+    if not drawable:
+        return None
+    data = {
+        "curves": [
+            {"x": [x for x, _ in points], "y": [y for _, y in points]} for _, points in drawable
+        ],
+        "isOverTime": is_over_time,
+        "isFromZero": is_from_zero,
+    }
+    words = "; ".join(f"{name} {_in_words(points)}".strip() for name, points in drawable)
+    names = tuple(name for name, _ in drawable if name)
+    return Chart(title, f"{title}: {words}", names, json_text.dumps(data))
+
+
+def _drawable(points: Sequence[Point]) -> Iterator[Point]:
+    return ((x, y) for x, y in points if abs(x) < _MOST_STEPS and abs(y) < _MOST)
+
+
+def _is_curve(points: Sequence[Point]) -> bool:
+    return bool(points) and points[0][0] != points[-1][0]
+
+
+def _in_words(points: Sequence[Point]) -> str:
+    ys = [y for _, y in points]
+    return f"first {ys[0]:.4g}, last {ys[-1]:.4g}, least {min(ys):.4g}, most {max(ys):.4g}"
+
+
+def _in_order(points: Sequence[Point]) -> Iterator[Point]:
+    """The points, where a clock that was set back does not go back."""
+    latest = points[0][0] if points else 0.0
+    for x, y in points:
+        latest = max(latest, x)
+        yield latest, y
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(shipped),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _encoded(text: str) -> bytes:
+    # JSON can contain lone surrogates, which UTF-8 cannot encode.
+    return text.encode(errors="backslashreplace")

@@ -1,62 +1,45 @@
-"""Reports of a job, and of several beside each other: one file of HTML that needs nothing else."""
+"""What is said of a job, live and in its report, and of several jobs beside each other."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from edl_horovod.displays.page.comparison import ComparedJob, comparison_table
 from edl_horovod.displays.page.rendering import (
-    HEIGHT,
-    WIDTH,
-    Template,
+    View,
+    chart_of,
     charts_of,
     clock,
-    draw,
-    polyline,
-    shipped,
+    offline_page,
+    quoted,
+    section,
 )
-from edl_horovod.displays.page.snapshot import History, snapshot_of
-from edl_horovod.displays.text import JobTable, account_tables, job_facts, stops_table
-from edl_horovod.job.account import CAUSES, LOST, Account, RankAccount
-from edl_horovod.job.events import AccountEvent, CheckpointEvent, Recorded, ResetEvent
-from edl_horovod.job.pace import Paces
+from edl_horovod.displays.page.snapshot import History, JobSnapshot, Process, Reset
+from edl_horovod.displays.text import (
+    JobTable,
+    account_tables,
+    job_facts,
+    job_table,
+    stops_table,
+)
+from edl_horovod.job.account import CAUSES, LOST, Account
+from edl_horovod.job.events import CheckpointEvent, Recorded
 from edl_horovod.job.state import JobState, TargetDetails
 
 _LANE_WIDTH, _LANE_HEIGHT = 1000.0, 60.0
-_MAX_PARTS = 400
+_LIVE_LANES = 50
+"""Processes on a live page, the newest ones."""
+_LIVE_PARTS = 200
+"""Parts of all bars on a live page, which is sent again when one of them grows."""
+_LANE_PARTS = 400
 """Parts of the bar of a process, each of which shows the shares of the causes within it."""
 _ALL_PARTS = 20_000
-"""The same for all processes together, so that the page of a large job can still be shown."""
-_NUM_ROWS = 200
+"""The same for all processes of a report, so that the one of a large job can still be shown."""
+_LEAST_PARTS = 8
+_THINNEST = 0.2
+"""Height below which a part cannot be seen and is left out."""
 _NOTEWORTHY = 0.02
 """Share of all rank-seconds from which on a cause is explained."""
-_COLORS = (
-    *(
-        "#55606e",
-        "#8d99ae",
-        "#cfd8e3",
-        "#e0a3a0",
-        "#f2c6a0",
-        "#b48ead",
-        "#d08770",
-        "#e9b44c",
-        "#0a5fd1",
-        "#6cb0ff",
-        "#2a9d8f",
-    ),
-    *("#b3261e", "#7b6fd0", "#c26fb8", "#5e8c3a", "#a3a3a3", "#c58b4a", "#7a0c05", "#5c6770"),
-    "var(--text)",
-)
-_JOB_COLORS = (
-    "#0a5fd1",
-    "#d08770",
-    "#2a9d8f",
-    "#b3261e",
-    "#7b6fd0",
-    "#8a6d00",
-    "#c26fb8",
-    "#5e8c3a",
-)
 _ADVICE = {
     "importing": "The workers of one launcher that start later are forked, and have this done.",
     "building": "A spare worker that is warm already takes a lost rank's place at once:"
@@ -94,14 +77,6 @@ class _Part:
     height: float
 
 
-@dataclass
-class _Process:
-    """What a process has written: the account at each moment at which it wrote one."""
-
-    last: RankAccount
-    moments: list[RankAccount] = field(default_factory=list)
-
-
 def render(
     name: str,
     state: JobState,
@@ -119,83 +94,80 @@ def render(
         events: Its events, oldest first.
         now: Seconds since the epoch.
     """
-    history, paces, processes = History(), Paces(), dict[tuple[str, int, float], _Process]()
-    resets, checkpoints = list[tuple[str, ...]](), list[tuple[str, ...]]()
+    history = History()
     for recorded in events:
         history.add(recorded)
-        paces.add(recorded)
-        match recorded.event:
-            case AccountEvent() as event:
-                _add(processes, history.state.account, (recorded.source, event.pid, event.began))
-            case ResetEvent() as event if event.old_size:
-                resets.append(_reset_row(recorded.time, event))
-            case CheckpointEvent() as event:
-                checkpoints.append(_checkpoint_row(recorded.time, event))
-    slowest = paces.slowest
-    for rank in state.account.ranks:  # With the moment at which a lost one was missed.
-        _add(processes, state.account, rank.process)
-    return Template("report.html").render(
-        name=name,
-        state=(details or state).state,
-        style=shipped("style.css"),
-        colors=dict(zip((*CAUSES, LOST), _COLORS, strict=True)),
-        facts={key: text for key, text in job_facts(state, details, now=now).items() if text},
-        sentences=[*_sentences(state.account), *([] if slowest is None else [str(slowest)])],
-        causes=list(_causes(state.account)),
-        **_lanes(list(processes.values())),
-        lane_height=_LANE_HEIGHT,
-        charts=charts_of(snapshot_of(history, state, details)),
-        field=(WIDTH, HEIGHT),
-        tables=[
-            account_tables(state.account)[1],
-            stops_table(state.stops),
-            JobTable("Resets", ("TIME", "RANKS", "STEP", "STALL", "REASON"), resets[-_NUM_ROWS:]),
-            JobTable(
-                "Checkpoints",
-                ("TIME", "STATE", "STEP", "SECONDS", "NOTE"),
-                checkpoints[-_NUM_ROWS:],
-            ),
-        ],
-    )
+    return offline_page(View(name, _sections(name, history.snapshot(state, details), now=now)))
 
 
 def render_comparison(jobs: Sequence[ComparedJob]) -> bytes:
     """Write a page about several jobs beside each other as HTML in UTF-8."""
-    points = [point for job in jobs for point in job.loss]
-    frame = draw("loss over steps", points, x_text=lambda x: f"step {x:,.0f}")
-    edges = [(min(numbers), max(numbers)) for numbers in zip(*points, strict=True)]
-    return Template("comparison.html").render(
-        style=shipped("style.css"),
-        colors=dict(zip((*CAUSES, LOST), _COLORS, strict=True)),
-        table=comparison_table(jobs),
-        jobs=[
-            {
-                "name": job.name,
-                "color": _JOB_COLORS[number % len(_JOB_COLORS)],
-                "line": polyline(job.loss, *edges) if job.loss else "",
-                "causes": list(_causes(job.progress.account)),
-            }
-            for number, job in enumerate(jobs)
-        ],
-        frame=frame,
-        field=(WIDTH, HEIGHT),
-    )
+    chart = chart_of("loss over steps", [(job.name, job.loss) for job in jobs])
+    title = f"{len(jobs)} jobs"
+    shares = [(job.name, list(_causes(job.progress.account))) for job in jobs]
+    sections = {
+        "head": section("head", title),
+        "jobs": section("table", comparison_table(jobs)),
+        "charts": section("charts", [] if chart is None else [chart]),
+        "account": section("shares", shares),
+    }
+    return offline_page(View(title, sections))
 
 
-def _add(
-    processes: dict[tuple[str, int, float], _Process],
-    account: Account,
-    key: tuple[str, int, float],
-) -> None:
-    newest = account.processes.get(key)
-    if newest is None:  # Its numbers were not sound.
-        return
-    process = processes.setdefault(key, _Process(newest))
-    process.last = newest
-    if not process.moments or process.moments[-1] != newest:
-        process.moments.append(newest)
-    if len(process.moments) > 2 * _MAX_PARTS:
-        process.moments = process.moments[::2]
+def live_view(name: str, snapshot: JobSnapshot, *, now: float, bars: str = "") -> View:
+    """What stands on a job's page.
+
+    Args:
+        name: The job.
+        snapshot: What is known of it.
+        now: Seconds since the epoch.
+        bars: The section of the processes from a short time ago, to be left as it is.
+    """
+    sections = _sections(name, snapshot, now=now, is_live=True, bars=bars)
+    targets = [(process, f"logs/{quoted(process)}") for process in snapshot.logs]
+    sections |= {
+        "logs": section("links", "Logs", targets),
+        "as-of": section("as_of", clock(snapshot.time)),
+    }
+    return View(f"{_state_of(snapshot)} - {name}", sections, snapshot.http_status)
+
+
+def _sections(
+    name: str, snapshot: JobSnapshot, *, now: float, is_live: bool = False, bars: str = ""
+) -> dict[str, str]:
+    state, details = snapshot.state or JobState(), snapshot.details
+    facts = {} if snapshot.state is None else job_facts(state, details, now=now)
+    resets = list(map(_reset_row, snapshot.resets))
+    checkpoints = [_checkpoint_row(time, event) for time, event in snapshot.checkpoints]
+    events = [(clock(when), words) for when, words in reversed(snapshot.notable)]
+    slowest = [] if snapshot.slowest is None else [str(snapshot.slowest)]
+    sentences = [*_sentences(state.account), *slowest]
+    waits = () if details is None else details.other_waits
+    tables = {
+        "workers": job_table(state, details, now=now),
+        "ranks": account_tables(state.account)[1],
+        "stops": stops_table(state.stops),
+        "resets": JobTable("Resets", _RESET_HEADER, resets),
+        "checkpoints": JobTable("Checkpoints", _CHECKPOINT_HEADER, checkpoints),
+    }
+    return {
+        "head": section("head", name, _state_of(snapshot)),
+        "problem": section("problem", snapshot.problem),
+        "facts": section(
+            "facts", {key: text for key, text in facts.items() if text}, state.done, state.total
+        ),
+        "waits": section("lines", "Waits for", waits),
+        "charts": section("charts", charts_of(snapshot)),
+        "costs": section("lines", "What cost the most", sentences),
+        "account": section("account", list(_causes(state.account))),
+        "processes": bars or section("processes", *_lanes(snapshot.processes, is_live=is_live)),
+        **{key: section("table", table) for key, table in tables.items()},
+        "events": section("events", events),
+    }
+
+
+def _state_of(snapshot: JobSnapshot) -> str:
+    return "unknown" if snapshot.state is None else (snapshot.details or snapshot.state).state
 
 
 def _sentences(account: Account) -> list[str]:
@@ -226,31 +198,41 @@ def _causes(account: Account) -> Iterator[dict[str, Any]]:
         left += width
 
 
-def _lanes(processes: Sequence[_Process]) -> dict[str, Any]:
+def _lanes(processes: Sequence[Process], *, is_live: bool) -> tuple[Any, ...]:
+    """The bars, their height, when the first begins and the last ends, how many are left out."""
     if not processes:
-        return {"lanes": [], "began": "", "until": ""}
+        return [], _LANE_HEIGHT, "", "", 0
     began = min(process.last.began for process in processes)
     until = max(process.last.until for process in processes)
-    max_parts = max(20, min(_MAX_PARTS, _ALL_PARTS // len(processes)))
+    shown = processes[-_LIVE_LANES:] if is_live else processes
+    all_parts = _LIVE_PARTS if is_live else _ALL_PARTS
+    max_parts = max(_LEAST_PARTS, min(_LANE_PARTS, all_parts // len(shown)))
     lanes = [
         {
-            "title": f"{process.last.worker}, pid {process.last.pid}, "
-            f"{process.last.until - process.last.began:,.1f} s, {process.last.doing or 'ended'}",
+            "title": _lane_title(process),
             "parts": list(_parts(process, began, max(until - began, 1e-9), max_parts=max_parts)),
         }
-        for process in processes
+        for process in shown
     ]
-    return {"lanes": lanes, "began": clock(began), "until": clock(until)}
+    return lanes, _LANE_HEIGHT, clock(began), clock(until), len(processes) - len(shown)
 
 
-def _parts(process: _Process, began: float, span: float, *, max_parts: int) -> Iterator[_Part]:
+def _lane_title(process: Process) -> str:
+    last = process.last
+    now = last.doing or process.end or "ended"
+    return f"{last.worker}, pid {last.pid}, {last.until - last.began:,.1f} s, {now}"
+
+
+def _parts(process: Process, began: float, span: float, *, max_parts: int) -> Iterator[_Part]:
     """The bar of a process: between two of its accounts, the causes fill it by their shares."""
-    every = -(-len(process.moments) // max_parts)
+    every = -(-len(process.moments) // max_parts) or 1
     moments = [*process.moments[:-1:every], process.last]
     since, before = process.last.began, dict[str, float]()
     for moment in moments:
+        # An account is written later than its seconds end: a part of a step is booked at its end.
+        until = process.last.began + sum(moment.seconds.values())
         # Clocks of hosts differ, and one may be set back.
-        x, width = (since - began) / span, max(0.0, moment.until - since) / span
+        x, width = (since - began) / span, max(0.0, until - since) / span
         spent = {
             cause: moment.seconds.get(cause, 0.0) - before.get(cause, 0.0)
             for cause in (*CAUSES, LOST)
@@ -259,17 +241,37 @@ def _parts(process: _Process, began: float, span: float, *, max_parts: int) -> I
         for cause, part in spent.items():
             if part > 0:
                 height = part / total * _LANE_HEIGHT
-                numbers = (x * _LANE_WIDTH, y, width * _LANE_WIDTH, height)
-                yield _Part(cause, *(round(number, 2) for number in numbers))
+                if height >= _THINNEST:
+                    numbers = (x * _LANE_WIDTH, y, width * _LANE_WIDTH, height)
+                    yield _Part(cause, *(round(number, 2) for number in numbers))
                 y += height
-        since, before = moment.until, dict(moment.seconds)
+        since, before = until, dict(moment.seconds)
 
 
-def _reset_row(time: float, event: ResetEvent) -> tuple[str, ...]:
-    sizes = f"{event.old_size} to {event.new_size}"
-    return (clock(time), sizes, f"{event.step:,}", f"{event.seconds:.3f} s", event.reason)
+_RESET_HEADER = ("TIME", "RANKS", "STEP", "FORMING", "STALL", "FIRST STEP", "REASON")
+
+
+def _reset_row(reset: Reset) -> tuple[str, ...]:
+    event = reset.event
+    return (
+        clock(reset.time),
+        f"{event.old_size} to {event.new_size}",
+        f"{event.step:,}",
+        _seconds(reset.forming_seconds),
+        _seconds(event.seconds),
+        _seconds(reset.first_step_seconds),
+        event.reason,
+    )
+
+
+_CHECKPOINT_HEADER = ("TIME", "STATE", "STEP", "SECONDS", "MB", "NOTE")
 
 
 def _checkpoint_row(time: float, event: CheckpointEvent) -> tuple[str, ...]:
-    seconds = "" if event.seconds is None else f"{event.seconds:.2f}"
-    return (clock(time), event.state, f"{event.step:,}", seconds, event.message)
+    size = "" if event.num_bytes is None else f"{event.num_bytes / 1e6:,.1f}"
+    step = f"{event.step:,}"
+    return (clock(time), event.state, step, _seconds(event.seconds), size, event.message)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.3f} s"

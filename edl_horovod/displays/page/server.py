@@ -1,29 +1,47 @@
-"""The page of one job, served over HTTP; only this module imports Starlette and uvicorn."""
+"""The pages of jobs, served over HTTP; only this module imports Starlette and uvicorn."""
 
 import asyncio
+import contextlib
+import os
+import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Self
+from typing import Generic, Self, TypeVar
+from urllib.parse import quote
 
-from edl_horovod.displays.page import address
+from edl_horovod.displays.page import address, folder, report
+from edl_horovod.displays.page.folder import Folder, JobList
 from edl_horovod.displays.page.metrics import CONTENT_TYPE_LATEST, exposition
-from edl_horovod.displays.page.rendering import PageTemplate, shipped
-from edl_horovod.displays.page.snapshot import UNAVAILABLE, JobSnapshot, Source
+from edl_horovod.displays.page.rendering import (
+    ASSETS,
+    View,
+    log_view,
+    page,
+    settings_view,
+    shipped,
+)
+from edl_horovod.displays.page.snapshot import NOT_FOUND, UNAVAILABLE, JobSnapshot, Source
 from edl_horovod.displays.text import as_json
-from edl_horovod.errors import MissingDependency, how_to_install
+from edl_horovod.errors import EdlError, MissingDependency, how_to_install
 from edl_horovod.files import json_text
 
 try:
     import uvicorn
     from starlette.applications import Starlette
-    from starlette.datastructures import Headers, MutableHeaders
+    from starlette.datastructures import MutableHeaders
+    from starlette.exceptions import HTTPException
     from starlette.requests import Request
-    from starlette.responses import PlainTextResponse, Response
-    from starlette.routing import Route
+    from starlette.responses import (
+        PlainTextResponse,
+        RedirectResponse,
+        Response,
+        StreamingResponse,
+    )
+    from starlette.routing import BaseRoute, Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
     from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as e:
@@ -33,14 +51,22 @@ except ImportError as e:
     ) from e
 
 
+T = TypeVar("T")
+
 MAX_CONNECTIONS = 64
 """Concurrent connections; as many more wait until they are accepted."""
+MAX_STREAMS = 32
+"""Pages that are followed at a time, so that there are connections for other requests."""
 REQUEST_SECONDS = 10.0
-"""Time limit for receiving a whole request, and for sending its answer."""
+"""Time limit for receiving a whole request, and for sending its answer or the next part of it."""
+SIGN_SECONDS = 5.0
+"""Longest time without a message to a page that is followed, even if nothing has changed."""
+BARS_SECONDS = 5.0
+"""Time between two pictures of a job's processes, the largest section of a page."""
 HEADERS = {
     "content-security-policy": (
-        "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -49,36 +75,51 @@ HEADERS = {
 }
 _MISDIRECTED = 421
 """HTTP status of a request for a foreign host name."""
-LEAST_SECONDS = 1.0
-"""Minimum time between the starts of two snapshots, for any number of readers."""
 PATIENCE_SECONDS = 2.0
-"""How long a reader waits for a new snapshot before it gets the previous one."""
+"""How long a reader waits for a new look before it gets the previous one."""
+TOKEN_VARIABLE = "EDL_DASHBOARD_TOKEN"
+"""Environment variable with the token of a page that other machines can reach."""
+_COOKIE = "edl-dashboard"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_TYPES = {"css": "text/css", "js": "text/javascript"}
+_PROGRESS = "edl.progress"
+"""Key of an ASGI scope: what tells the connection that its reader has taken a part."""
 
 
 class Dashboard:
     """A page that listens for requests, which `serve` answers; close it, or use it in a `with`."""
 
-    def __init__(self, source: Source, *, host: str, port: int) -> None:
+    def __init__(self, shown: Source | Folder, *, host: str, port: int) -> None:
         """Listen on an address; port 0 takes a free port.
+
+        Args:
+            shown: One job, or a folder with jobs.
+            host: Address to listen on.
+            port: Port to listen on.
 
         Raises:
             ConfigError: The address is not available.
         """
-        self._source, self._host = source, host
+        self._shown, self._host = shown, host
         self._socket: socket.socket = address.listen(host, port)
+        self._token = ""
+        """Who knows it may read, where other machines can reach the page; empty elsewhere."""
         self.url = address.url(host, self._socket.getsockname()[1])
         """The URL to open in a browser."""
+        if self.is_public:
+            self._token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
+            self.url += f"?token={quote(self._token)}"
 
     @property
     def is_public(self) -> bool:
-        """Whether other machines may reach the page, which asks for no password."""
+        """Whether other machines may reach the page."""
         return self._host not in _LOOPBACK
 
     def serve(self) -> None:
         """Serve the page until SIGINT or SIGTERM, which then has its usual effect."""
+        pages = Pages(self._shown)
         config = uvicorn.Config(
-            application(self._source, host=self._host),
+            _Guard(Starlette(routes=pages.routes()), self._host, self._token),
             http=_Connection,
             ws="none",
             loop="asyncio",
@@ -93,7 +134,7 @@ class Dashboard:
             # A request that waits for an API server is answered within this time.
             timeout_graceful_shutdown=round(PATIENCE_SECONDS) + 1,
         )
-        uvicorn.Server(config).run(sockets=[self._socket])
+        _Server(config, pages).run(sockets=[self._socket])
 
     def close(self) -> None:
         """Stop listening."""
@@ -106,52 +147,218 @@ class Dashboard:
         self.close()
 
 
-def application(source: Source, *, host: str) -> "_Guard":
-    """The application: the page, its style sheet, `status.json` and `metrics`, for GET alone.
+class _Server(uvicorn.Server):
+    """A server that ends the streams first, because it waits for answers that are not complete."""
 
-    `host` is the name or address that the server listens on, as the user wrote it.
-    """
-    latest, template = LatestSnapshot(source.snapshot), PageTemplate()
-    style_sheet = shipped("style.css")
+    def __init__(self, config: uvicorn.Config, pages: "Pages") -> None:
+        super().__init__(config)
+        self._pages = pages
 
-    async def page(request: Request) -> Response:
-        snapshot = await latest.get()
-        html = template.render(source.name, snapshot, now=time.time())
-        return Response(html, snapshot.http_status, media_type="text/html")
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._pages.ending.set()
+        await super().shutdown(sockets)
 
-    async def status(request: Request) -> Response:
-        snapshot = await latest.get()
+
+class Pages:
+    """What is answered, to GET alone: the pages, the changes of each, `status.json`, `metrics`."""
+
+    def __init__(self, shown: Source | Folder) -> None:
+        self._jobs: dict[str, _Job] = {}
+        self._folder = shown if isinstance(shown, Folder) else None
+        if isinstance(shown, Folder):
+            self._list = Latest(
+                shown.snapshot,
+                JobList(time.time()),
+                _late_list,
+                seconds=shown.look_seconds,
+            )
+        else:
+            self._jobs[""] = _Job(shown)
+        self._num_streams = 0
+        self.ending = asyncio.Event()
+        """Ends the streams."""
+
+    def routes(self) -> list[BaseRoute]:
+        """The paths; all but those of assets are below each job's own."""
+        of_jobs = "/job/{job:path}" if self._folder is not None else ""
+        routes = [Route("/assets/{name:path}", _asset)]
+        routes += [Route("/", self._list_page)] if self._folder is not None else []
+        return [
+            *routes,
+            Route(f"{of_jobs}/logs/{{process}}", self._log_page),
+            Route(f"{of_jobs}/settings", self._settings_page),
+            Route(f"{of_jobs}/status.json", self._status),
+            Route(f"{of_jobs}/metrics", self._metrics),
+            Route(f"{of_jobs}/", self._job_page),
+        ]
+
+    async def _list_page(self, request: Request) -> Response:
+        assert self._folder is not None
+        shown = self._folder
+
+        async def view() -> View:
+            return folder.list_view(shown.name, await self._list.get(), now=time.time())
+
+        return await self._page(request, view, shown.look_seconds)
+
+    async def _job_page(self, request: Request) -> Response:
+        job = await self._job(request)
+        links = [*self._up(), ("settings", "settings")]
+        return await self._page(request, job.view, job.source.look_seconds, links)
+
+    async def _log_page(self, request: Request) -> Response:
+        job = await self._job(request)
+        text = await job.log(request.path_params["process"])
+
+        async def view() -> View:
+            return await text.get()
+
+        links = [*self._up(), ("job", "../"), ("settings", "../settings")]
+        return await self._page(request, view, job.source.look_seconds, links)
+
+    async def _settings_page(self, request: Request) -> Response:
+        source = (await self._job(request)).source
+        try:
+            view = settings_view(source.name, await asyncio.wrap_future(_in_thread(source.config)))
+        except EdlError as error:
+            raise HTTPException(NOT_FOUND, str(error)) from error
+        return _html(page(view, links=[*self._up(), ("job", "./")]), 200)
+
+    async def _status(self, request: Request) -> Response:
+        snapshot = await (await self._job(request)).latest.get()
         state = {} if snapshot.state is None else as_json(snapshot.state, snapshot.details)
         content = {"error": snapshot.problem} if snapshot.problem else state
         text = json_text.dumps(content, indent=2) + "\n"
         return Response(text, snapshot.http_status, media_type="application/json")
 
-    async def metrics(request: Request) -> Response:
-        content = exposition(source.name, await latest.get())
+    async def _metrics(self, request: Request) -> Response:
+        job = await self._job(request)
+        content = exposition(job.source.name, await job.latest.get())
         return Response(content, media_type=CONTENT_TYPE_LATEST)
 
-    async def css(request: Request) -> Response:
-        return Response(style_sheet, media_type="text/css")
+    async def _page(
+        self,
+        request: Request,
+        view: Callable[[], Awaitable[View]],
+        seconds: float,
+        links: list[tuple[str, str]] | None = None,
+    ) -> Response:
+        """The page, or, for the parameter `changes`, the stream of its changes."""
+        if "changes" not in request.query_params or request.method != "GET":
+            shown = await view()
+            return _html(page(shown, stream="?changes", links=links or []), shown.http_status)
+        if self._num_streams >= MAX_STREAMS:
+            raise HTTPException(UNAVAILABLE, "Too many pages are followed.")
+        changes = self._changes(view, seconds, request.scope[_PROGRESS])
+        return StreamingResponse(changes, media_type="text/event-stream")
 
-    routes = [Route("/", page), Route("/status.json", status), Route("/style.css", css)]
-    routes.append(Route("/metrics", metrics))
-    return _Guard(Starlette(routes=routes), host)
+    async def _changes(
+        self, view: Callable[[], Awaitable[View]], seconds: float, progress: Callable[[], None]
+    ) -> AsyncIterator[str]:
+        """Messages with the sections that have changed, the first one with all of them."""
+        before, sent_at = dict[str, str](), float("-inf")
+        self._num_streams += 1
+        try:
+            while not self.ending.is_set():
+                fresh = await view()
+                changed = {
+                    id: html for id, html in fresh.sections.items() if html != before.get(id)
+                }
+                if changed or time.monotonic() - sent_at >= SIGN_SECONDS:
+                    message = {"title": fresh.title, "sections": changed}
+                    yield f"data: {json_text.dumps(message)}\n\n"
+                    before, sent_at = dict(fresh.sections), time.monotonic()
+                    progress()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.ending.wait(), seconds)
+        finally:
+            self._num_streams -= 1
+
+    async def _job(self, request: Request) -> "_Job":
+        path = request.path_params.get("job", "")
+        jobs = self._folder
+        if path not in self._jobs and jobs is not None:
+            source = await asyncio.wrap_future(_in_thread(lambda: jobs.source(path)))
+            if source is not None:
+                self._jobs[path] = _Job(source)
+        if path not in self._jobs:
+            raise HTTPException(NOT_FOUND, "There is no such job.")
+        return self._jobs[path]
+
+    def _up(self) -> list[tuple[str, str]]:
+        return [("jobs", "/")] if self._folder is not None else []
 
 
-class LatestSnapshot:
-    """Takes snapshots on demand, one at a time for any number of readers."""
+class _Job:
+    """One job for all who look at it."""
 
-    def __init__(self, take: Callable[[], JobSnapshot]) -> None:
-        """Take no snapshot yet; `take` is called in a thread, one call at a time."""
-        self._take = take
-        self._running: Future[JobSnapshot] | None = None
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.latest = Latest(
+            source.snapshot,
+            JobSnapshot(time=time.time()),
+            _late_snapshot,
+            seconds=source.look_seconds,
+        )
+        self._view: tuple[JobSnapshot, View] | None = None
+        self._bars, self._bars_made = "", float("-inf")
+        self._logs: dict[str, Latest[View]] = {}
+
+    async def view(self) -> View:
+        """The job's page, made once of each snapshot."""
+        snapshot = await self.latest.get()
+        if self._view is None or self._view[0] is not snapshot:
+            is_due = time.monotonic() - self._bars_made >= BARS_SECONDS
+            bars = "" if is_due else self._bars
+            view = report.live_view(self.source.name, snapshot, now=time.time(), bars=bars)
+            if is_due:
+                self._bars, self._bars_made = view.sections["processes"], time.monotonic()
+            self._view = (snapshot, view)
+        return self._view[1]
+
+    async def log(self, process: str) -> "Latest[View]":
+        """The page of a log."""
+        if process not in (await self.latest.get()).logs:
+            raise HTTPException(NOT_FOUND, "There is no such log.")
+        if process not in self._logs:
+            name = self.source.name
+            self._logs[process] = Latest(
+                lambda: self._read_log(process),
+                log_view(name, process, ""),
+                lambda view, seconds: view,
+                seconds=self.source.look_seconds,
+            )
+        return self._logs[process]
+
+    def _read_log(self, process: str) -> View:
+        try:
+            return log_view(self.source.name, process, self.source.log(process))
+        except (EdlError, OSError) as error:
+            return log_view(self.source.name, process, "", f"The log cannot be read: {error}")
+
+
+class Latest(Generic[T]):
+    """Looks on demand, one look at a time for any number of readers."""
+
+    def __init__(
+        self, take: Callable[[], T], first: T, late: Callable[[T, float], T], *, seconds: float
+    ) -> None:
+        """Look at nothing yet.
+
+        Args:
+            take: Looks; it is called in a thread, one call at a time.
+            first: Stands for a look before the first one.
+            late: Marks the look before as old, by the seconds for which a newer one is waited for.
+            seconds: Minimum time between the starts of two looks, for any number of readers.
+        """
+        self._take, self._last, self._late, self._seconds = take, first, late, seconds
+        self._running: Future[T] | None = None
         self._begun = 0.0
-        self._last = JobSnapshot(time=time.time())
 
-    async def get(self) -> JobSnapshot:
-        """The newest snapshot, or the previous one with a notice if a new one takes too long."""
+    async def get(self) -> T:
+        """The newest look, or the previous one, marked as old, if a new one takes too long."""
         running = self._running
-        is_due = time.monotonic() - self._begun >= LEAST_SECONDS
+        is_due = time.monotonic() - self._begun >= self._seconds
         if running is None or (running.done() and is_due):
             running = self._running = _in_thread(self._take)
             self._begun = time.monotonic()
@@ -160,14 +367,32 @@ class LatestSnapshot:
         if waited.done():
             self._last = waited.result()
             return self._last
-        seconds = time.monotonic() - self._begun
-        problem = f"The job has not answered for {seconds:.0f} s; this page waits for it."
-        return replace(self._last, problem=problem, http_status=UNAVAILABLE)
+        return self._late(self._last, time.monotonic() - self._begun)
 
 
-def _in_thread(take: Callable[[], JobSnapshot]) -> "Future[JobSnapshot]":
-    """Take a snapshot in a daemon thread, which, unlike a pool's, lets the process end."""
-    future: Future[JobSnapshot] = Future()
+def _late_snapshot(snapshot: JobSnapshot, seconds: float) -> JobSnapshot:
+    problem = f"The job has not answered for {seconds:.0f} s; this page waits for it."
+    return replace(snapshot, problem=problem, http_status=UNAVAILABLE)
+
+
+def _late_list(jobs: JobList, seconds: float) -> JobList:
+    return replace(jobs, problem=f"The jobs have been read for {seconds:.0f} s; wait for them.")
+
+
+async def _asset(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in ASSETS:
+        raise HTTPException(NOT_FOUND)
+    return Response(shipped(name), media_type=_TYPES[name.rpartition(".")[2]])
+
+
+def _html(content: bytes, status: int) -> Response:
+    return Response(content, status, media_type="text/html")
+
+
+def _in_thread(take: Callable[[], T]) -> "Future[T]":
+    """Look in a daemon thread, which, unlike a pool's, lets the process end."""
+    future: Future[T] = Future()
     future.set_running_or_notify_cancel()
 
     def run() -> None:
@@ -176,7 +401,7 @@ def _in_thread(take: Callable[[], JobSnapshot]) -> "Future[JobSnapshot]":
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, name="snapshot", daemon=True).start()
+    threading.Thread(target=run, name="look", daemon=True).start()
     return future
 
 
@@ -212,6 +437,11 @@ class _Connection(H11Protocol):
         if was_idle and not self.is_idle:
             self._begin()
 
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.scope is not None:  # The answer begins to be made when this returns.
+            self.scope.update({_PROGRESS: self._begin})  # type: ignore[misc]  # A key of ours.
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._begin()
@@ -234,10 +464,11 @@ class _Connection(H11Protocol):
 
 
 class _Guard:
-    """Refuses requests for a foreign host name, and adds the security headers to each answer."""
+    """Refuses who has no token, or a foreign host name, and adds the security headers."""
 
-    def __init__(self, app: ASGIApp, host: str) -> None:
-        self._app, self._host = app, host
+    def __init__(self, app: ASGIApp, host: str, token: str) -> None:
+        """Guard an application; without a token everybody who reaches it may read."""
+        self._app, self._host, self._token = app, host, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_guarded(message: Message) -> None:
@@ -245,7 +476,25 @@ class _Guard:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        app = self._app
-        if not address.is_name_of_ours(Headers(scope=scope).get("host", ""), self._host):
-            app = PlainTextResponse("This is not the host that you asked for.\n", _MISDIRECTED)
+        app = self._refusal(Request(scope)) or self._app
         await app(scope, receive, send_guarded)
+
+    def _refusal(self, request: Request) -> Response | None:
+        """The answer to who may not read, or has yet to be given the cookie."""
+        if not address.is_name_of_ours(request.headers.get("host", ""), self._host):
+            return PlainTextResponse("This is not the host that you asked for.\n", _MISDIRECTED)
+        _, _, bearer = request.headers.get("authorization", "").partition("Bearer ")
+        if not self._token or self._is_right(bearer or request.cookies.get(_COOKIE, "")):
+            return None
+        if self._is_right(request.query_params.get("token", "")):
+            # The address that people see, keep and pass on does not have the token.
+            answer = RedirectResponse(request.url.remove_query_params("token"), 303)
+            answer.set_cookie(_COOKIE, self._token, httponly=True, samesite="strict")
+            return answer
+        text = (
+            "Open the URL that edl dashboard printed: it has the token that this page asks for.\n"
+        )
+        return PlainTextResponse(text, 401)
+
+    def _is_right(self, token: str) -> bool:
+        return secrets.compare_digest(token.encode(), self._token.encode())

@@ -1,15 +1,31 @@
 """Snapshots of a job for the page: their sources, and the bounded history behind them."""
 
+import os
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
+from edl_horovod.config.schema import JobConfig
 from edl_horovod.displays.text import local_state, notable
 from edl_horovod.errors import ClusterError, ConfigError, ObjectNotFound
+from edl_horovod.job.account import Account, RankAccount
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.events import AccountEvent, Recorded, StepEvent, Tail
+from edl_horovod.job.events import (
+    AccountEvent,
+    CheckpointEvent,
+    EvaluationEvent,
+    GenerationEvent,
+    Recorded,
+    ResetEvent,
+    StepEvent,
+    Tail,
+    WorkerEvent,
+)
+from edl_horovod.job.pace import Pace, Paces
 from edl_horovod.job.state import JobState, TargetDetails, advance
 
 NUM_NOTABLE = 20
@@ -21,7 +37,37 @@ MAX_POINTS = 400
 _ENDED = ("finished", "failed", "suspended")
 """Those of a launch target's states in which nothing of a job runs any more."""
 NOT_FOUND, UNAVAILABLE = 404, 503
+MAX_ROWS = 200
+"""Number of resets, and of checkpoints, that are kept: the newest ones."""
+MAX_MOMENTS = 400
+"""Number of accounts of a process that are kept; of more, every other one is removed."""
+MAX_METRICS = 12
+"""Number of metrics whose curves are kept."""
+LOG_BYTES = 1 << 16
+"""Length of the end of a log that is shown."""
 _BEGINNING_BYTES = 4096
+
+
+class Process(NamedTuple):
+    """What is known of one process of a rank."""
+
+    last: RankAccount
+    moments: tuple[RankAccount, ...]
+    """Its account at each moment at which it wrote one; of many, every other one is left out."""
+    end: str
+    """How its worker ended, with the cause if it is known; empty where nothing is."""
+
+
+@dataclass(frozen=True)
+class Reset:
+    """A change of the ring, and how long its parts took."""
+
+    time: float
+    event: ResetEvent
+    forming_seconds: float | None = None
+    """From the coordinator's decision until the ring was formed."""
+    first_step_seconds: float | None = None
+    """From the new ring's begin to the end of its first step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +82,25 @@ class JobSnapshot:
     """The state of the job by its launch target; None if it follows from the events alone."""
     loss: tuple[Point, ...] = ()
     """Loss over steps."""
+    speed: tuple[Point, ...] = ()
+    """Records per second over steps."""
+    metrics: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
+    """The metrics of evaluations over steps, by name."""
     ring: tuple[Point, ...] = ()
     """Size of the ring over seconds since the epoch; one point for each change."""
+    processes: tuple[Process, ...] = ()
+    """In the order in which they were first heard of."""
+    slowest: Pace | None = None
+    """The slowest rank; None while it is not known."""
+    resets: tuple[Reset, ...] = ()
+    """The newest last, as are the checkpoints."""
+    checkpoints: tuple[tuple[float, CheckpointEvent], ...] = ()
     notable: tuple[tuple[float, str], ...] = ()
     """Times and texts of notable events, the newest last."""
+    logs: tuple[str, ...] = ()
+    """Names of the processes with a log, as `Source.log` takes them."""
+    began: float | None = None
+    """Time of the first event, in seconds since the epoch; None without events."""
     ended: float | None = None
     """Time of the last event of a job that is over, in seconds since the epoch; otherwise None."""
     problem: str = ""
@@ -103,43 +164,147 @@ class History:
 
     def __init__(self) -> None:
         self.state = JobState()
-        self.loss = Series()
-        self.ring = Series()
         self.notable: deque[tuple[float, str]] = deque(maxlen=NUM_NOTABLE)
         self.is_ours = False
         """Whether one of our launchers has written some of the events."""
         self.last_time: float | None = None
         """When the last event was written."""
+        self._began: float | None = None
+        self._loss, self._speed, self._ring = Series(), Series(), Series()
+        self._metrics: dict[str, Series] = {}
+        self._paces = Paces()
+        self._moments: dict[tuple[str, int, float], list[RankAccount]] = {}
+        self._ends: dict[tuple[str, int, float], str] = {}
+        self._resets: deque[Reset] = deque(maxlen=MAX_ROWS)
+        self._formed: GenerationEvent | None = None
+        """The ring that was formed last."""
+        self._checkpoints: deque[tuple[float, CheckpointEvent]] = deque(maxlen=MAX_ROWS)
 
     def add(self, recorded: Recorded) -> None:
         """Add the next event."""
+        time, source, event = recorded
         state = advance(self.state, recorded)
-        if isinstance(recorded.event, StepEvent):
-            self.loss.rewind(state.step)
-            if state.loss is not None:
-                self.loss.add(state.step, state.loss)
+        self._paces.add(recorded)
+        match event:
+            case StepEvent():
+                self._add_step(time, event)
+            case EvaluationEvent():
+                self._add_metrics(event)
+            case AccountEvent():
+                self._add_moment(state.account, (source, event.pid, event.began))
+            case WorkerEvent(state="left" | "lost" | "failed" | "hung"):
+                self._add_end(state.account, event)
+            case GenerationEvent(is_formed=True):
+                self._formed = event
+                self._add_forming()
+            case ResetEvent() if event.old_size:
+                self._resets.append(Reset(time, event))
+                self._add_forming()
+            case CheckpointEvent():
+                self._checkpoints.append((time, event))
         if state.size != self.state.size:
-            self.ring.add(recorded.time, state.size)
-        if text := notable(recorded.event):
-            self.notable.append((recorded.time, text))
+            self._ring.add(time, state.size)
+        if text := notable(event):
+            self.notable.append((time, text))
         self.state = state
-        if not isinstance(recorded.event, AccountEvent):  # A rank that hangs writes them, too.
-            self.last_time = recorded.time
-        self.is_ours = self.is_ours or recorded.source == "launcher"
+        if not isinstance(event, AccountEvent):  # A rank that hangs writes them, too.
+            self.last_time = time
+        self._began = time if self._began is None else self._began
+        self.is_ours = self.is_ours or source == "launcher"
+
+    def snapshot(self, state: JobState, details: TargetDetails | None = None) -> JobSnapshot:
+        """What is known now.
+
+        Args:
+            state: The job's state, which may know more than the events.
+            details: What its launch target tells; None where it tells nothing.
+        """
+        snapshot = JobSnapshot(
+            time=time.time(),
+            state=state,
+            details=details,
+            loss=self._loss.points,
+            speed=self._speed.points,
+            metrics={name: series.points for name, series in self._metrics.items()},
+            ring=self._ring.points,
+            processes=tuple(self._processes(state.account)),
+            slowest=self._paces.slowest,
+            resets=tuple(self._resets),
+            checkpoints=tuple(self._checkpoints),
+            notable=tuple(self.notable),
+            began=self._began,
+        )
+        return replace(snapshot, ended=self.last_time if snapshot.is_over else None)
+
+    def _add_step(self, time: float, event: StepEvent) -> None:
+        for series, value in ((self._loss, event.loss), (self._speed, event.records_per_second)):
+            series.rewind(event.step)
+            if value is not None:
+                series.add(event.step, value)
+        if self._resets and self._resets[-1].first_step_seconds is None:
+            seconds = max(0.0, time - self._resets[-1].time)  # Clocks may be set back.
+            self._resets[-1] = replace(self._resets[-1], first_step_seconds=seconds)
+
+    def _add_metrics(self, event: EvaluationEvent) -> None:
+        for name, value in event.metrics.items():
+            if name in self._metrics or len(self._metrics) < MAX_METRICS:
+                series = self._metrics.setdefault(name, Series())
+                series.rewind(event.step)
+                series.add(event.step, value)
+
+    def _add_moment(self, account: Account, process: tuple[str, int, float]) -> None:
+        newest = account.processes.get(process)
+        if newest is None:  # Its numbers were not sound.
+            return
+        moments = self._moments.setdefault(process, [])
+        moments.append(newest)
+        if len(moments) > MAX_MOMENTS:
+            del moments[1::2]
+
+    def _add_forming(self) -> None:
+        """Tell the newest reset how long its ring took; either event may be the first."""
+        if self._formed is not None and self._resets:
+            reset = self._resets[-1]
+            if reset.event.generation == self._formed.generation:
+                self._resets[-1] = replace(reset, forming_seconds=self._formed.seconds)
+
+    def _add_end(self, account: Account, event: WorkerEvent) -> None:
+        newest = next((it for it in reversed(account.ranks) if it.worker == event.worker), None)
+        if newest is None:
+            return
+        # A connection is missed first; what its process' end was is known a little later.
+        if newest.process not in self._ends or ": " not in self._ends[newest.process]:
+            cause = event.message.partition(". ")[0]
+            self._ends[newest.process] = f"{event.state}: {cause}" if cause else event.state
+
+    def _processes(self, account: Account) -> Iterator[Process]:
+        for rank in account.ranks:
+            moments = self._moments.get(rank.process, ())
+            yield Process(rank, tuple(moments), self._ends.get(rank.process, ""))
 
 
 class Source(Protocol):
-    """A job of which snapshots can be taken, one at a time."""
+    """A job of which snapshots can be taken."""
 
     name: str
     """The name of the job on the page."""
+    look_seconds: float
+    """Time between two snapshots for a display that shows the job live."""
 
     def snapshot(self) -> JobSnapshot:
         """The current state of the job, or the problem that hides it."""
 
+    def config(self) -> JobConfig:
+        """The job's resolved settings; raises an EdlError if they cannot be read."""
+
+    def log(self, process: str) -> str:
+        """The end of a process' log; raises an EdlError or OSError if it cannot be read."""
+
 
 class DirectorySource:
     """A job in a directory of this machine."""
+
+    look_seconds = 0.5
 
     def __init__(self, job_dir: JobDir) -> None:
         """Open the source without reading; the directory need not exist yet."""
@@ -149,26 +314,53 @@ class DirectorySource:
         self._beginning = b""
         self._tail = Tail(self._path)
         self._history = History()
+        self._lock = threading.Lock()
+        self._last: tuple[object, JobSnapshot] | None = None
 
     def snapshot(self) -> JobSnapshot:
-        """Take a snapshot of the job."""
+        """Take a snapshot of the job; nothing is read while no file has changed."""
         try:
-            is_running = self._job_dir.is_running()
-            self._read()
-            history = self._history
-            state = local_state(
-                self._job_dir,
-                history.state,
-                is_ours=history.is_ours,
-                is_running=is_running,
-                last_time=history.last_time,
-            )
+            with self._lock:
+                is_running = self._job_dir.is_running()
+                job_dir = self._job_dir
+                files = (self._path, job_dir.config, job_dir.result, job_dir.logs)
+                version = (is_running, *map(_version, files))
+                if self._last is None or self._last[0] != version:
+                    self._last = version, self._take(is_running=is_running)
+                last = self._last[1]
+                if not self._history.is_ours:  # It says how old the last event is.
+                    self._last = None
         except ConfigError as error:
             return JobSnapshot(time=time.time(), problem=str(error), http_status=NOT_FOUND)
         except OSError as error:
             problem = f"The job's directory cannot be read: {error}"
             return JobSnapshot(time=time.time(), problem=problem, http_status=UNAVAILABLE)
-        return snapshot_of(history, state)
+        return replace(last, time=time.time())
+
+    def config(self) -> JobConfig:
+        """Read the settings in the directory."""
+        return self._job_dir.read_config()
+
+    def log(self, process: str) -> str:
+        """Read the end of a log."""
+        with (self._job_dir.logs / f"{process}.log").open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - LOG_BYTES))
+            return stream.read(LOG_BYTES).decode(errors="replace")
+
+    def _take(self, *, is_running: bool) -> JobSnapshot:
+        self._read()
+        history = self._history
+        state = local_state(
+            self._job_dir,
+            history.state,
+            is_ours=history.is_ours,
+            is_running=is_running,
+            last_time=history.last_time,
+        )
+        logs = {path.stem for path in self._job_dir.logs.glob("*.log")}
+        ordered = sorted(logs, key=lambda name: (name != "launcher", name))
+        return replace(history.snapshot(state), logs=tuple(ordered))
 
     def _read(self) -> None:
         """Read new events; start from the beginning if the directory has a new job."""
@@ -189,14 +381,27 @@ class DirectorySource:
         return line if line.endswith(b"\n") or len(line) == _BEGINNING_BYTES else b""
 
 
+def _version(file: Path) -> tuple[int, ...]:
+    """What changes whenever a file does; empty where there is no file."""
+    try:
+        stat = file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
 class DetachedSource:
     """A job that runs elsewhere; the last snapshot stays while that place is unreachable."""
+
+    look_seconds = 5.0
 
     def __init__(
         self,
         name: str,
         details: Callable[[], TargetDetails],
         events: Callable[[], Iterable[Recorded]],
+        config: Callable[[], JobConfig],
+        log: Callable[[str], Iterable[str]],
     ) -> None:
         """Open the source without a request.
 
@@ -204,9 +409,11 @@ class DetachedSource:
             name: The name of the job.
             details: Asks the launch target for what it tells of the job.
             events: Reads the job's events.
+            config: Reads the job's resolved settings.
+            log: Reads the last lines of a log, by the first cell of a row of the details.
         """
         self.name = name
-        self._details, self._events = details, events
+        self._details, self._events, self._config, self._log = details, events, config, log
         self._last = JobSnapshot(time=time.time())
 
     def snapshot(self) -> JobSnapshot:
@@ -222,24 +429,18 @@ class DetachedSource:
             return replace(self._last, problem=str(error), http_status=UNAVAILABLE)
         return self._last
 
+    def config(self) -> JobConfig:
+        """Ask for the settings."""
+        return self._config()
+
+    def log(self, process: str) -> str:
+        """Ask for the last lines of a log."""
+        return "\n".join(self._log(process))[-LOG_BYTES:]
+
 
 def _detached_snapshot(events: Iterable[Recorded], details: TargetDetails) -> JobSnapshot:
     history = History()
     for recorded in events:
         history.add(recorded)
-    return snapshot_of(history, history.state, details)
-
-
-def snapshot_of(
-    history: History, state: JobState, details: TargetDetails | None = None
-) -> JobSnapshot:
-    """The snapshot of a job from its events, its state, and what its launch target tells."""
-    snapshot = JobSnapshot(
-        time=time.time(),
-        state=state,
-        details=details,
-        loss=history.loss.points,
-        ring=history.ring.points,
-        notable=tuple(history.notable),
-    )
-    return replace(snapshot, ended=history.last_time if snapshot.is_over else None)
+    logs = tuple(row[0] for row in details.rows)
+    return replace(history.snapshot(history.state, details), logs=logs)

@@ -2,11 +2,16 @@
 
 import contextlib
 import json
+import re
 import signal
 import socket
 import subprocess
 import sys
+import time
+import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.cookiejar import CookieJar
 
 import pytest
 
@@ -14,6 +19,7 @@ from edl_horovod.cli.main import main
 from edl_horovod.job.events import EventLog
 from tests.dashboard import Dashboard, dashboard, new_job
 from tests.job_events import event
+from tests.waiting import wait_until
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -44,20 +50,129 @@ def test_a_page_and_its_status_show_step_and_loss(job_dir, capsys):
     with dashboard(job_dir) as served:
         code, page, headers = served.get()
         status, text, _ = served.get("status.json")
-        css = served.get("style.css")
+        css = served.get("assets/style.css")
 
     assert served.url.startswith("http://127.0.0.1:")
     assert (code, status, css[0]) == (200, 200, 200)
     assert "50 of 200" in page
     assert "<dt>epoch</dt><dd>1</dd>" in page
     assert "<dt>loss</dt><dd>0.02</dd>" in page
-    assert "<polyline" in page
+    assert "loss over steps: first 1, last 0.02" in page
     assert HOSTILE not in page
     assert "&lt;script&gt;" in page
     assert "default-src 'none'" in headers["content-security-policy"]
     assert css[2]["content-type"].startswith("text/css")
     assert main(["status", str(job_dir), "-o", "json"]) == 0
     assert json.loads(text) == json.loads(capsys.readouterr().out)
+
+
+def changes(served: Dashboard, path: str = "") -> Iterator[dict]:
+    """What a browser that follows a page is sent; the first message has all sections."""
+    with urllib.request.urlopen(f"{served.url}{path}?changes", timeout=30) as stream:
+        for line in stream:
+            if line.startswith(b"data: "):
+                yield json.loads(line.removeprefix(b"data: "))
+
+
+def test_a_page_is_sent_the_sections_that_change(job_dir):
+    with dashboard(job_dir) as served, contextlib.closing(changes(served)) as stream:
+        first = next(stream)
+        with EventLog(job_dir / "events.jsonl", "coordinator") as log:
+            log.write(event("worker", worker="localhost:0", state="lost", message="killed"))
+        later = next(it for it in stream if "events" in it["sections"])
+
+    assert {"head", "facts", "charts", "account", "processes", "logs"} < first["sections"].keys()
+    assert "worker localhost:0 lost: killed" in later["sections"]["events"]
+    assert "account" not in later["sections"]
+
+
+def test_many_who_follow_a_page_share_one_reader(job_dir):
+    count_reads = (
+        "from edl_horovod.job import events; reads = []\n"
+        "read = events.Tail.new_events\n"
+        "def counted(tail):\n"
+        "    reads.append(tail)\n"
+        "    open('reads', 'w').write(str(len(reads)))\n"
+        "    return read(tail)\n"
+        f"import os; os.chdir({str(job_dir.parent)!r})\n"
+        "from edl_horovod.displays.page import snapshot; snapshot.Tail.new_events = counted"
+    )
+    with dashboard(job_dir, first=count_reads) as served, contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(contextlib.closing(changes(served))) for _ in range(10)]
+        for _ in range(3):
+            for stream in streams:
+                next(stream)
+        with EventLog(job_dir / "events.jsonl", "launcher") as log:
+            log.write(event("log", message="new"))
+        for stream in streams:
+            assert any("new" in it["sections"].get("events", "") for it in stream)
+
+    assert int((job_dir.parent / "reads").read_text()) == 2
+
+
+def test_streams_leave_connections_to_others_and_end_with_the_server(served):
+    with contextlib.ExitStack() as stack:
+        for _ in range(32):
+            next(stack.enter_context(contextlib.closing(changes(served))))
+        assert served.get("?changes")[0] == 503
+        assert served.get()[0] == 200
+
+        assert served.end() == (130, "error: interrupted\n")
+
+
+def test_a_page_that_is_followed_for_long_is_not_ended(job_dir):
+    patience = "from edl_horovod.displays.page import server; server.REQUEST_SECONDS = 2.0"
+    with dashboard(job_dir, first=patience) as served:
+        began = time.monotonic()
+        with contextlib.closing(changes(served)) as stream:
+            assert any(time.monotonic() - began > 4.0 for _ in stream)
+
+
+def test_all_jobs_below_a_folder_have_a_page(job_dir, tmp_path):
+    (tmp_path / "sweep").mkdir()
+    other = new_job(tmp_path / "sweep")
+    with EventLog(other / "events.jsonl", "launcher") as log:
+        log.write(event("job", state="finished", task="train", metrics={"auc": 0.75}))
+
+    with dashboard(tmp_path) as served:
+        page = served.wait_for(200, "auc 0.75")
+        job = served.get("job/sweep/model.job/")
+        status = served.get("job/model.job/status.json")
+        missing = [served.get(path)[0] for path in ("job/other/", "job/../", "job/sweep/settings")]
+        with contextlib.closing(changes(served)) as stream:
+            assert "model.job" in next(stream)["sections"]["jobs"]
+
+    assert 'href="/job/sweep/model.job/"' in page
+    assert "50 of 200" in page
+    assert (job[0], 'data-state="finished"' in job[1]) == (200, True)
+    assert json.loads(status[1])["step"] == 50
+    assert missing == [404, 404, 404]
+
+
+def test_the_end_of_a_log_stays_text(job_dir):
+    (job_dir / "logs").mkdir()
+    log = job_dir / "logs" / "worker-0.log"
+    log.write_bytes(b"old\n" * 100_000 + HOSTILE.encode() + b"\n\x1b[31mred\xff\x00\n")
+    with dashboard(job_dir) as served:
+        links = served.get()[1]
+        code, page, _ = served.get("logs/worker-0")
+        log.unlink()
+        wait_until(lambda: served.get("logs/worker-0")[0] == 404, "no log", pause=0.6)
+
+    assert 'href="logs/worker-0"' in links
+    assert code == 200
+    assert len(page) < 100_000
+    assert HOSTILE not in page
+    assert "&lt;script&gt;" in page
+    assert "red\ufffd\ufffd" in page
+
+
+def test_the_settings_say_which_are_not_the_defaults(served):
+    code, page, _ = served.get("settings")
+
+    assert code == 200
+    assert page.index("<td>this job</td>") < page.index("<td>default</td>")
+    assert "<td>train.epochs</td>" in page
 
 
 def test_new_events_are_shown(job_dir):
@@ -91,7 +206,6 @@ def test_a_job_that_is_not_there_yet_is_waited_for(job_dir):
 
     assert (code, status[0]) == (404, 404)
     assert "no config.yaml" in page
-    assert 'http-equiv="refresh"' in page
     assert "no config.yaml" in json.loads(status[1])["error"]
 
 
@@ -105,13 +219,43 @@ def test_who_comes_by_a_foreign_name_is_refused(job_dir):
     assert "50" not in foreign[1]
 
 
+def test_other_machines_need_the_token_in_the_url(job_dir):
+    with dashboard(job_dir, "--host", "0.0.0.0") as served:
+        port, token = re.search(r":(\d+)/\?token=(\S+)", served.url).groups()
+        served.url = f"http://127.0.0.1:{port}/"
+        refused = [served.get(path)[0] for path in ("", "?token=x", "?changes", "metrics")]
+        wrong = served.get(headers={"Authorization": "Bearer x"})[0]
+        bearer = served.get("metrics", headers={"Authorization": f"Bearer {token}"})[0]
+        jar = CookieJar()
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
+        with browser.open(f"{served.url}?token={token}") as answer:
+            shown = (answer.status, answer.url, "50 of 200" in answer.read().decode())
+        with browser.open(f"{served.url}status.json") as answer:
+            assert json.load(answer)["step"] == 50
+
+    assert refused == [401, 401, 401, 401]
+    assert (wrong, bearer) == (401, 200)
+    assert shown == (200, served.url, True)
+    assert all(cookie.has_nonstandard_attr("HttpOnly") for cookie in jar)
+
+
+def test_the_token_may_come_from_the_environment(job_dir):
+    with dashboard(job_dir, "--host", "0.0.0.0", EDL_DASHBOARD_TOKEN="ours") as served:
+        assert served.url.endswith("/?token=ours")
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_only_get_is_answered(served, method):
     assert served.get(method=method, data=b"x")[0] == 405
 
 
 @pytest.mark.parametrize(
-    "path", ["events.jsonl", "../config.yaml", "%2e%2e/config.yaml", "docs", "favicon.ico"]
+    "path",
+    [
+        *("events.jsonl", "../config.yaml", "%2e%2e/config.yaml", "docs", "favicon.ico"),
+        *("assets/server.py", "assets/../server.py", "logs/%2e%2e%2fconfig", "logs/events"),
+        "job/x/",
+    ],
 )
 def test_nothing_else_is_served(served, path):
     assert served.get(path)[0] == 404

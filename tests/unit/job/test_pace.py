@@ -26,7 +26,7 @@ def test_a_rank_is_measured_without_its_waits_for_others():
     found = slowest(
         ring(3),
         account("a:0", 10, computing=1.0, exchange=4.0),
-        account("a:1", 10, computing=4.0, input=1.0, exchange=0.1),
+        account("a:1", 10, computing=4.0, input=1.0, exchange=0.0),
         account("a:2", 10, computing=1.0, exchange=4.0),
     )
     assert (found.worker, found.step_seconds) == ("a:1", 0.5)
@@ -49,13 +49,28 @@ def test_a_rank_is_measured_against_its_own_past():
 
 
 def test_the_part_of_a_rank_grows_as_the_ring_shrinks_and_that_is_not_slow():
-    events = [ring(4)]
-    events += [account(f"a:{slot}", 100, computing=1.0 + slot / 100) for slot in range(4)]
-    events.append(ring(2))
-    events += [account(f"a:{slot}", 200, computing=3.0 + slot / 100) for slot in (0, 1)]
-    found = slowest(*events)
-    assert found.worker == "a:3"
-    assert found.score > 0.97
+    events, seconds = [ring(4), account("a:0", 2000, computing=20.0)], 0.0
+    for number in range(1, 31):
+        if number == 26:
+            events.append(ring(2))
+        seconds += 1.0 if number <= 25 else 2.0
+        events.append(account("a:1", 100 * number, computing=seconds))
+    assert slowest(*events).score_of_past == pytest.approx(1.0)
+
+
+def test_steps_that_are_slow_for_all_make_no_rank_slow():
+    events = [ring(2)]
+    events += [account("a:0", 1000, computing=10.0, exchange=0.5)]
+    events += [account("a:1", 1000, computing=10.0, exchange=0.5)]
+    events += [account("a:1", 1100, computing=110.0, exchange=1.0)]
+    events += [account("a:2", 500, computing=490.0, exchange=2.0)]
+    assert slowest(*events).score > 0.95
+
+
+def test_steps_alone_say_nothing():
+    events = [ring(2), account("a:0", 100, computing=1.0), account("a:1", 100, computing=1.5)]
+    events += [ring(1), account("a:0", 900, computing=100.0)]
+    assert slowest(*events).worker == "a:1"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +91,7 @@ def test_a_rank_that_did_but_a_few_steps_is_not_measured():
     found = slowest(
         ring(2),
         account("a:0", 100, computing=10.0),
-        account("a:1", 9, computing=5.0),
-        account("b:1", 90, computing=10.0),
+        account("a:1", 9, computing=5.0, exchange=0.0),
+        account("b:1", 90, computing=10.0, exchange=0.5),
     )
     assert found.worker == "b:1"

@@ -1,19 +1,25 @@
 """The page: what stands on it, and that nothing breaks out of it."""
 
+import json
+from hashlib import sha256
 from html.parser import HTMLParser
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edl_horovod.cluster.causes import Cause
 from edl_horovod.cluster.status import JobView, PodView
-from edl_horovod.displays.page.rendering import HEIGHT, WIDTH, PageTemplate, draw, stairs
-from edl_horovod.displays.page.snapshot import JobSnapshot
+from edl_horovod.displays.page import rendering
+from edl_horovod.displays.page.folder import JobList, list_view
+from edl_horovod.displays.page.rendering import charts_of, log_view, page
+from edl_horovod.displays.page.report import live_view
+from edl_horovod.displays.page.snapshot import JobSnapshot, Process
+from edl_horovod.job.account import CAUSES, LOST, Account, RankAccount
 from edl_horovod.job.state import JobState, WorkerState
 
-PAGE = PageTemplate()
 NOW = 1_000_000.0
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
+NUMBERS = st.floats(allow_nan=False) | st.integers()
 
 
 class _Parsed(HTMLParser):
@@ -44,8 +50,9 @@ class _Parsed(HTMLParser):
         self.tags.append(("declaration", ()))
 
 
-def _page_of(text: str, *, in_cluster: bool) -> _Parsed:
-    """A page with the text wherever somebody else's text may stand."""
+def _snapshot_of(text: str, *, in_cluster: bool) -> JobSnapshot:
+    """A job with the text wherever somebody else's text may stand."""
+    rank = RankAccount(text, 1, NOW - 9, NOW, {f"{text} x": 4.0, "input": 5.0}, text)
     state = JobState(
         state="running",
         task="train",
@@ -57,6 +64,7 @@ def _page_of(text: str, *, in_cluster: bool) -> _Parsed:
         size=2,
         metrics={text: 0.5},
         workers={text: WorkerState("lost", NOW, text)},
+        account=Account({rank.process: rank}),
     )
     pod = PodView(
         name="m-worker-0",
@@ -79,16 +87,24 @@ def _page_of(text: str, *, in_cluster: bool) -> _Parsed:
         pods=(pod,),
         waits_for=(Cause(text, f"{text} q", text),),
     )
-    snapshot = JobSnapshot(
+    return JobSnapshot(
         time=NOW,
         state=state,
         details=job.details() if in_cluster else None,
         notable=((NOW, f"a{text}"),),
         problem=f"b{text}",
         loss=((1, 2.0), (2, 1.0)),
+        metrics={text: ((1, 2.0), (2, 1.0))},
         ring=((NOW, 2),),
+        processes=(Process(rank, (), text),),
+        logs=(text,),
+        began=NOW,
     )
-    return _Parsed(PAGE.render(f"c{text}", snapshot, now=NOW))
+
+
+def _page_of(text: str, *, in_cluster: bool) -> _Parsed:
+    snapshot = _snapshot_of(text, in_cluster=in_cluster)
+    return _Parsed(page(live_view(f"c{text}", snapshot, now=NOW), stream="?changes"))
 
 
 @given(text=st.text(min_size=1), in_cluster=st.booleans())
@@ -99,6 +115,26 @@ def _page_of(text: str, *, in_cluster: bool) -> _Parsed:
 @example(text="\ud800", in_cluster=True)
 def test_no_text_breaks_out_of_the_page(text, in_cluster):
     assert _page_of(text, in_cluster=in_cluster).tags == _page_of("x", in_cluster=in_cluster).tags
+
+
+@given(text=st.text(min_size=1))
+@example(text="<script>alert(1)</script>")
+@example(text="javascript:alert(1)//")
+@example(text="\ud800")
+def test_no_text_breaks_out_of_the_list_of_jobs(text):
+    def parsed(text):
+        jobs = ((text, _snapshot_of(text, in_cluster=False)), (f"{text}2", None))
+        return _Parsed(page(list_view(text, JobList(NOW, jobs, problem=f"a{text}"), now=NOW)))
+
+    assert parsed(text).tags == parsed("x").tags
+
+
+@given(text=st.text() | st.binary().map(lambda log: log.decode(errors="replace")))
+@example(text="</pre><script>alert(1)</script>\x00\x1b[31m")
+def test_no_log_breaks_out_of_its_page(text):
+    assert (
+        _Parsed(page(log_view("m", "p", text))).tags == _Parsed(page(log_view("m", "p", ""))).tags
+    )
 
 
 def test_text_is_shown_as_it_was_written():
@@ -120,34 +156,46 @@ def test_a_page_shows_step_loss_ring_and_workers():
 
 
 def test_a_page_of_nothing_says_why():
-    parsed = _Parsed(PAGE.render("m", JobSnapshot(time=NOW, problem="no such job"), now=NOW))
+    snapshot = JobSnapshot(time=NOW, problem="no such job")
+    parsed = _Parsed(page(live_view("m", snapshot, now=NOW)))
 
     assert "no such job" in parsed.texts
     assert "unknown" in parsed.texts
 
 
-def test_a_page_needs_no_script_and_asks_nobody_else():
+def test_a_page_has_no_script_or_style_in_itself_and_asks_nobody_else():
     parsed = _page_of("x", in_cluster=True)
 
-    assert "script" not in {tag for tag, _ in parsed.tags}
+    scripts = [names for tag, names in parsed.tags if tag == "script"]
+    assert scripts
+    assert all("src" in names for names in scripts)
+    assert "style" not in {tag for tag, _ in parsed.tags}
     assert not [value for value in parsed.values if "//" in value]
     assert not [names for _, names in parsed.tags if "style" in names]
 
 
-def test_a_line_of_stairs_keeps_each_value_until_the_next():
-    assert stairs([(0, 2), (5, 3)]) == ((0, 2), (5, 2), (5, 3))
-    assert stairs([]) == ()
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("LICENSE", "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd"),
+        ("uPlot.iife.min.js", "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"),
+        ("uPlot.min.css", "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04"),
+    ],
+)
+def test_the_library_of_curves_is_as_its_authors_published_it(name, digest):
+    """These are the digests of the files in version 1.6.32 of uplot in npm's registry."""
+    assert sha256(rendering.shipped(f"uplot/{name}").encode()).hexdigest() == digest
 
 
-@given(st.lists(st.tuples(FINITE, FINITE), max_size=20))
-def test_a_chart_stays_in_its_field(points):
-    chart = draw("t", points, x_text=str, y_text=str)
+def test_each_cause_has_a_colour():
+    style = rendering.shipped("style.css")
+    assert not [cause for cause in (*CAUSES, LOST) if f".of-{cause} {{" not in style]
 
-    if len({x for x, _ in points}) < 2:
-        assert chart is None
-        return
-    assert chart is not None
-    corners = [tuple(map(float, corner.split(","))) for corner in chart.line.split()]
-    assert len(corners) == len(points)
-    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in corners)
-    assert chart.top == str(max(y for _, y in points))
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=20))
+def test_a_curve_has_numbers_that_a_browser_can_draw(points):
+    for chart in charts_of(JobSnapshot(time=NOW, loss=tuple(points))):
+        (data,) = json.loads(chart.data)["curves"]
+        assert len(data["x"]) == len(data["y"]) >= 2
+        assert max(map(abs, data["x"])) < 2**53
+        assert max(map(abs, data["y"])) < 1e30

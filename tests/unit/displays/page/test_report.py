@@ -1,5 +1,7 @@
 """The report of a job as one file of HTML."""
 
+from base64 import b64encode
+from hashlib import sha256
 from html.parser import HTMLParser
 
 from edl_horovod.displays.page.report import render
@@ -13,13 +15,15 @@ class Elements(HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.elements, self.text = [], ""
+        self.elements, self.text, self.scripts = [], "", []
         self.feed(page.decode())
 
     def handle_starttag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
 
     def handle_data(self, data):
+        if self.elements and self.elements[-1][0] == "script" and self.cdata_elem:
+            self.scripts.append(data)
         self.text += data
 
     def of(self, tag):
@@ -63,9 +67,9 @@ def test_it_shows_what_cost_the_most_and_each_process():
     assert "building: 34.3% of all rank-seconds (12.0 s)" in page.text
     assert "lost: 14.3% of all rank-seconds (5.0 s)" in page.text
     assert "host:1 was lost" in page.text
-    titles = [svg["aria-label"] for svg in page.of("svg")]
+    titles = [svg.get("aria-label", "") for svg in page.of("svg")]
     assert any("host:0, pid 1, 20.0 s" in title for title in titles)
-    assert any("host:1, pid 2, 15.0 s, ended" in title for title in titles)
+    assert any("host:1, pid 2, 15.0 s, lost" in title for title in titles)
 
 
 def test_it_says_which_rank_is_slow_and_which_were_lost_where():
@@ -74,7 +78,12 @@ def test_it_says_which_rank_is_slow_and_which_were_lost_where():
         ring,
         *(
             recorded(
-                "account", 1010.0, f"host:{slot}", pid=7, seconds={"computing": spent}, steps=10
+                "account",
+                1010.0,
+                f"host:{slot}",
+                pid=7,
+                seconds={"computing": spent, "exchange": 8.0 - spent},
+                steps=10,
             )
             for slot, spent in enumerate((4.0, 8.0))
         ),
@@ -82,12 +91,12 @@ def test_it_says_which_rank_is_slow_and_which_were_lost_where():
         recorded("trace", 1015.0, "host:0", phase="step 10"),
     )
     assert "The slowest rank is host:1 (pid 7)" in page.text
-    assert "rank 1 (host:1) was lost; 1 other had to stop in step 10" in page.text
+    assert "rank 1 (host:1) was lost, and 1 other had to stop in step 10" in page.text
 
 
 def test_the_bar_of_a_process_covers_its_life():
     page = report(*EVENTS)
-    bars = [rect for rect in page.of("rect") if rect["height"] != "40"]
+    bars = [rect for rect in page.of("rect") if "x" in rect and rect["height"] != "40"]
     # The second process lived for the first three quarters of the first one's life.
     assert max(float(bar["x"]) + float(bar["width"]) for bar in bars) == 1000.0
     of_second = bars[-3:]
@@ -95,11 +104,27 @@ def test_the_bar_of_a_process_covers_its_life():
     assert {bar["class"] for bar in of_second} == {"of-building", "of-computing", "of-lost"}
 
 
-def test_it_needs_no_other_file_and_runs_no_program():
+def test_a_part_of_a_step_fills_the_bar_from_its_begin():
+    page = report(
+        account(1010.0, "host:0", 1, building=10.0),
+        account(1020.0, "host:0", 1, doing="input", building=10.0),
+        account(1030.0, "host:0", 1, doing="input", building=10.0),
+        account(1040.0, "host:0", 1, doing="", building=10.0, hung=30.0),
+    )
+    bars = [rect for rect in page.of("rect") if "x" in rect and rect["height"] != "40"]
+    (hung,) = [bar for bar in bars if bar["class"] == "of-hung"]
+    assert (float(hung["x"]), float(hung["width"])) == (250.0, 750.0)
+
+
+def test_it_needs_no_other_file_and_runs_only_its_own_scripts():
     page = report(*EVENTS)
-    assert not page.of("script") + page.of("link") + page.of("img")
+    assert not page.of("link") + page.of("img") + [it for it in page.of("script") if "src" in it]
     (policy,) = [it["content"] for it in page.of("meta") if "http-equiv" in it]
     assert "default-src 'none'" in policy
+    digests = [sha256(script.encode()).digest() for script in page.scripts]
+    assert len(digests) == 2
+    assert all(f"'sha256-{b64encode(digest).decode()}'" in policy for digest in digests)
+    assert "'unsafe-inline'" not in policy.partition("script-src")[2]
 
 
 def test_its_style_is_that_of_the_page():
@@ -111,7 +136,8 @@ def test_what_a_job_says_stays_text():
         account(1010.0, "<script>alert(1)</script>", 1, building=4.0, **{"</style><b>": 3.0}),
         name="<img src=x>",
     )
-    assert not page.of("script") + page.of("b") + page.of("img")
+    assert len(page.of("script")) == 2
+    assert not page.of("b") + page.of("img")
     assert "<script>alert(1)</script>" in page.text
 
 

@@ -1,14 +1,17 @@
 """Looks at a job by its directory: there, not yet there, torn, begun anew."""
 
+import json
 import os
 import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.displays.page.rendering import PageTemplate
-from edl_horovod.displays.page.snapshot import DirectorySource, History, JobSnapshot
+from edl_horovod.displays.page.rendering import charts_of
+from edl_horovod.displays.page.snapshot import DirectorySource, History
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, Recorded, line_of
 from tests.job_events import recorded
@@ -110,7 +113,7 @@ def test_a_loss_that_is_no_number_leaves_a_gap():
     for one in (step(1), step(2, loss=None), step(3, loss=None)):
         history.add(one)
 
-    assert [x for x, _ in history.loss.points] == [1]
+    assert [x for x, _ in history.snapshot(history.state).loss] == [1]
     assert history.state.step == 3
 
 
@@ -119,7 +122,7 @@ def test_only_changes_of_the_ring_are_kept():
     for number, size in enumerate((2, 2, 3, 3, 1), 1):
         history.add(step(number, size=size))
 
-    assert history.ring.points == ((1.0, 2), (3.0, 3), (5.0, 1))
+    assert history.snapshot(history.state).ring == ((1.0, 2), (3.0, 3), (5.0, 1))
 
 
 def test_the_curve_of_the_ring_of_a_job_that_is_over_ends_with_the_job(tmp_path):
@@ -134,15 +137,88 @@ def test_the_curve_of_the_ring_of_a_job_that_is_over_ends_with_the_job(tmp_path)
     snapshot = source.snapshot()
 
     assert snapshot.ended == ended
-    shown = PageTemplate().render("m", snapshot, now=time.time()).decode()
-    assert "ranks in the ring over time" in shown
-    assert "0:01:59" in shown
-    assert "1:01:" not in shown
+    assert ring_seconds(snapshot) == [0, 119]
 
 
 def test_the_curve_of_the_ring_of_a_job_that_runs_extends_until_now(tmp_path):
     history = History()
     history.add(recorded("step", time.time() - 600, size=2, step=1))
-    snapshot = JobSnapshot(time=time.time(), state=history.state, ring=history.ring.points)
 
-    assert "0:10:0" in PageTemplate().render("m", snapshot, now=time.time()).decode()
+    (began, until) = ring_seconds(history.snapshot(history.state))
+
+    assert (began, round(until / 10)) == (0, 60)
+
+
+def test_a_clock_that_is_set_back_leaves_a_curve_that_can_be_drawn():
+    history = History()
+    for when, size in ((100.0, 2), (50.0, 3), (120.0, 1)):
+        history.add(recorded("step", when, size=size, step=1))
+    history.add(recorded("job", 60.0, state="finished"))
+
+    assert ring_seconds(history.snapshot(history.state)) == [0, 0, 20, 20]
+
+
+def ring_seconds(snapshot):
+    (chart,) = [it for it in charts_of(snapshot) if it.title.startswith("ranks")]
+    return json.loads(chart.data)["curves"][0]["x"]
+
+
+def test_nothing_is_read_while_no_file_changes(tmp_path, monkeypatch):
+    make_job(tmp_path)
+    write_steps(tmp_path, 1)
+    source = DirectorySource(JobDir(tmp_path))
+    first = source.snapshot()
+    monkeypatch.setattr(Path, "open", None)
+    monkeypatch.setattr(JobDir, "is_running", lambda _: False)
+
+    assert source.snapshot().loss == first.loss
+
+
+@pytest.mark.parametrize("is_reset_first", [True, False])
+def test_what_a_reset_took_is_known_by_its_parts(is_reset_first):
+    history = History()
+    first_two = [
+        recorded("generation", 10.0, generation=2, is_formed=True, seconds=0.25),
+        recorded("reset", 10.0, generation=2, old_size=2, new_size=1, seconds=0.5),
+    ]
+    for one in reversed(first_two) if is_reset_first else first_two:
+        history.add(one)
+    history.add(step(7, size=1)._replace(time=10.125))
+
+    (reset,) = history.snapshot(history.state).resets
+    assert (reset.forming_seconds, reset.event.seconds) == (0.25, 0.5)
+    assert reset.first_step_seconds == 0.125
+
+
+def test_a_process_is_shown_with_the_cause_of_its_end():
+    history = History()
+    for one in (
+        recorded(
+            "account", 10.0, "host:1", pid=1, began=5.0, seconds={"input": 5.0}, doing="input"
+        ),
+        recorded("worker", 11.0, worker="host:1", state="lost"),
+        recorded("worker", 11.5, worker="host:1", state="failed", message="SIGKILL. Maybe ..."),
+        recorded(
+            "account", 15.0, "host:1", pid=2, began=12.0, seconds={"input": 3.0}, doing="input"
+        ),
+    ):
+        history.add(one)
+
+    killed, newcomer = history.snapshot(history.state).processes
+    assert (killed.last.pid, killed.end) == (1, "failed: SIGKILL")
+    assert (newcomer.last.pid, newcomer.end) == (2, "")
+
+
+def test_a_job_of_a_million_events_has_a_snapshot_of_bounded_size():
+    history = History()
+    for number in range(1, 30_000):
+        history.add(step(number))
+        history.add(
+            recorded("account", float(number), pid=1, seconds={"input": 1.0}, doing="input")
+        )
+        history.add(recorded("evaluation", step=number, metrics={f"m{number}": 1.0, "auc": 0.5}))
+
+    shown = history.snapshot(history.state)
+    assert len(shown.loss) + len(shown.speed) <= 2 * 401
+    assert len(shown.processes[0].moments) <= 400
+    assert len(shown.metrics) <= 12

@@ -1,0 +1,51 @@
+"""The page of a real job in a real browser: the numbers of its run, and a worker that is killed."""
+
+import json
+import signal
+import time
+
+import pytest
+
+from tests.chromium import PROGRAM, REASON, chromium
+from tests.dashboard import dashboard
+from tests.integration.conftest import edl
+from tests.records import write_records
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason=REASON)
+
+
+def test_a_killed_worker_shows_within_two_seconds(start, tmp_path):
+    data = write_records(tmp_path / "data", 120)
+    job = start(
+        "train",
+        "model_def=paced.PacedSpec",
+        f"data={data}",
+        "train.batch_size=24",
+        "train.epochs=20",
+        "data_plan.lanes=6",
+        "launch.np=2",
+        "elastic.max_np=2",
+    )
+    job.wait_for_step(5)
+    with dashboard(job.job_dir) as served, chromium() as browser:
+        tab = browser.tab()
+        tab.open(served.url)
+        tab.wait_for("document.body.innerText.includes('2 ranks')")
+        ring, began = job.generation(), time.monotonic()
+        job.signal_worker(1, signal.SIGKILL)
+        tab.wait_for("document.querySelector('#events').innerText.includes('localhost:1')")
+        seconds = time.monotonic() - began
+        job.wait_for_ring(2, after=ring)
+        job.succeed()
+        tab.wait_for("document.title.startsWith('finished')")
+        status = json.loads(edl("status", str(job.job_dir), "-o", "json"))
+        facts, resets, ranks = tab.text("#facts"), tab.text("#resets"), tab.text("#processes")
+
+    assert seconds < 2.0
+    assert f"{status['step']:,} of {status['total_steps']:,}" in facts
+    assert f"{status['loss']:.4g}" in facts
+    assert f"{status['account']['goodput']:.1%}" in facts
+    assert "2 to 1" in resets
+    killed = next(it for it in ranks.splitlines() if "failed" in it or "lost" in it)
+    assert "localhost:1" in killed
+    assert tab.said == []
