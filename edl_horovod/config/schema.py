@@ -414,8 +414,8 @@ class JobConfig:
     log_level: LogLevel = "info"
     """`debug`, `info`, `warning` or `error`."""
     displays: list[str] = field(default_factory=list)
-    """Where the job's launcher shows its numbers, beside the terminal: `tensorboard`, `mlflow`,
-    `wandb`, or displays of other packages."""
+    """Where the job's launcher shows it, beside the terminal: `tensorboard`, `mlflow`, `wandb`,
+    `opentelemetry`, or displays of other packages."""
     train: TrainConfig = field(default_factory=TrainConfig)
     adversarial: AdversarialConfig = field(default_factory=AdversarialConfig)
     callbacks: CallbacksConfig = field(default_factory=CallbacksConfig)

@@ -26,6 +26,7 @@ DISPLAYS = Table(
     "displays",
     {
         "mlflow": "edl_horovod.displays.mlflow",
+        "opentelemetry": "edl_horovod.displays.opentelemetry",
         "tensorboard": "edl_horovod.displays.tensorboard",
         "wandb": "edl_horovod.displays.wandb",
     },

@@ -1,7 +1,10 @@
 """Jobs as runs of trackers, by the real clients and read by them: one run, and no step twice."""
 
+import gzip
+import http.server
 import json
 import struct
+import threading
 
 import pytest
 
@@ -19,12 +22,15 @@ STEPS = [1, 2, 3, 4, 5, 6]
 """Those of both launches, of which the second begins at a checkpoint of step 2."""
 FIRST = [
     recorded("job", 1.0, state="starting", task="train"),
+    recorded("reset", 10.0, seconds=0.5),
     *(recorded("step", 10.0 + step, step=step, loss=1 / step) for step in (1, 2, 3, 4)),
+    recorded("checkpoint", 12.5, step=2, seconds=0.25),
     recorded("evaluation", 14.5, step=4, metrics={"accuracy": 0.5}),
     recorded("job", 15.0, state="suspended"),
 ]
 SECOND = [
     recorded("job", 20.0, state="starting", task="train"),
+    recorded("reset", 21.0, new_size=2, seconds=2.0, reason="start"),
     recorded("account", 22.0, seconds={"computing": 3.0, "input": 1.0}),
     *(recorded("step", 20.0 + step, step=step, loss=2 / step) for step in (3, 4, 5)),
     recorded("step", 26.0, step=6, loss=None, metrics={"accuracy": 0.25}, size=2),
@@ -35,21 +41,21 @@ SECOND = [
 
 @pytest.fixture
 def show(tmp_path, monkeypatch):
-    """Runs a display over both launches; gives the folder of what it keeps."""
+    """Runs a display over launches of a job; gives the folder of what it keeps."""
     monkeypatch.setattr(displays, "PAUSE_SECONDS", 0.01)
 
-    def show_both(name):
+    def show_launches(name, *launches):
         job_dir = tmp_path / "model.job"
         job_dir.mkdir()
         needed = {"task": "train", "data": "d", "output": "o", "model_def": "m"}
         config = JobConfig(**needed, job_dir=str(job_dir), displays=[name])
-        for events in (FIRST, SECOND):
+        for events in launches or (FIRST, SECOND):
             with open_displays(load([name]), config) as show_events:
                 # As a log has them.
                 show_events([parse(line_of(event)) for event in events])
         return job_dir / "displays" / name
 
-    return show_both
+    return show_launches
 
 
 def test_tensorboard(show, caplog):
@@ -139,3 +145,51 @@ def test_a_server_that_is_away_is_said_once(show, monkeypatch, caplog):
     show("mlflow")
     assert [it for it in caplog.messages if "mlflow" in it]
     assert len(caplog.messages) == 2  # Once for each launch.
+
+
+def test_opentelemetry(show, monkeypatch, caplog):
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    bodies = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            is_packed = self.headers["Content-Encoding"] == "gzip"
+            bodies.append(gzip.decompress(body) if is_packed else body)
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        try:
+            show("opentelemetry", FIRST, FIRST, SECOND)  # The second launcher has taken over.
+        finally:
+            server.shutdown()
+            thread.join()
+    resources = [
+        it for body in bodies for it in ExportTraceServiceRequest.FromString(body).resource_spans
+    ]
+    spans = [it for resource in resources for scope in resource.scope_spans for it in scope.spans]
+    found = [
+        (it.name, it.end_time_unix_nano, it.end_time_unix_nano - it.start_time_unix_nano)
+        for it in spans
+    ]
+    assert found == [
+        ("reset", 10_000_000_000, 500_000_000),
+        ("checkpoint", 12_500_000_000, 250_000_000),
+        ("reset", 21_000_000_000, 2_000_000_000),
+    ]
+    assert len({it.trace_id for it in spans}) == 1
+    assert len({it.span_id for it in spans}) == 3
+    attributes = {it.key: it.value for it in spans[-1].attributes}
+    assert attributes["edl.reason"].string_value == "start"
+    assert attributes["edl.ranks"].int_value == 2
+    assert not caplog.messages

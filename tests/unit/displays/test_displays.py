@@ -101,7 +101,8 @@ def test_a_name_that_is_in_no_table_is_refused():
     ("name", "package"),
     [
         ("mlflow", "mlflow.entities"),
-        ("tensorboard", "tensorboard.compat.proto"),
+        ("opentelemetry", "opentelemetry.sdk.trace"),
+        ("tensorboard", "tensorboard.compat.proto.event_pb2"),
         ("wandb", "wandb"),
     ],
 )

@@ -1,0 +1,84 @@
+"""OpenTelemetry: the resets of a job and its checkpoints as spans of one trace, by its own SDK."""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.displays.runs import Run
+from edl_horovod.errors import MissingDependency, how_to_install
+from edl_horovod.job.events import CheckpointEvent, Event, OnEvents, Recorded, ResetEvent
+
+try:
+    from opentelemetry import trace
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+except ImportError as e:
+    raise MissingDependency(
+        f"displays=[opentelemetry] needs a package that is not installed: {e}.",
+        hint=f"To have it, {how_to_install('opentelemetry')}.",
+    ) from e
+
+
+@contextlib.contextmanager
+def open_display(config: JobConfig) -> Iterator[OnEvents]:
+    """Send spans to the collector of OTEL_EXPORTER_OTLP_ENDPOINT, or else of this machine."""
+    run = Run(config, "opentelemetry")
+    if not run.id:
+        run.begin(secrets.token_hex(16))
+    name = os.environ.get("OTEL_SERVICE_NAME") or "edl_horovod"
+    provider = TracerProvider(resource=Resource.create({"service.name": name, "edl.job": run.name}))
+    done, exporter = InMemorySpanExporter(), OTLPSpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(done))
+    tracer, parent = provider.get_tracer("edl_horovod"), _parent(run.id)
+
+    def show(events: list[Recorded]) -> None:
+        for recorded in run.new_events(events):
+            if (part := _part(recorded.event)) is not None:
+                span_name, seconds, attributes = part
+                end = round(recorded.time * 1e9)
+                begin = end - round(seconds * 1e9)
+                span = tracer.start_span(span_name, parent, start_time=begin, attributes=attributes)
+                span.end(end)
+        spans = done.get_finished_spans()
+        done.clear()
+        # Sent here and not by a processor, which would not say whether they arrived.
+        if spans and exporter.export(spans) is not SpanExportResult.SUCCESS:
+            raise ConnectionError("the collector does not take spans")
+
+    try:
+        yield show
+    finally:
+        exporter.shutdown()
+        provider.shutdown()
+
+
+def _parent(trace_id: str) -> Any:
+    """What makes spans a part of a trace; the trace goes through all launches of the job."""
+    sampled = trace.TraceFlags(trace.TraceFlags.SAMPLED)
+    # The span of the whole job, which is never over: its id follows from that of the trace.
+    job = trace.SpanContext(int(trace_id, 16), int(trace_id[:16], 16), True, sampled)
+    return trace.set_span_in_context(trace.NonRecordingSpan(job))
+
+
+def _part(event: Event) -> tuple[str, float, dict[str, Any]] | None:
+    """The name, the seconds and the attributes of the span that ends with an event."""
+    match event:
+        case ResetEvent():
+            attributes = {
+                "edl.generation": event.generation,
+                "edl.ranks.before": event.old_size,
+                "edl.ranks": event.new_size,
+                "edl.step": event.step,
+                "edl.reason": event.reason,
+            }
+            return "reset", event.seconds, attributes
+        case CheckpointEvent(state="written"):
+            attributes = {"edl.step": event.step, "edl.bytes": event.num_bytes or 0}
+            return "checkpoint", event.seconds or 0.0, attributes
+    return None
