@@ -25,6 +25,10 @@ hypothesis.settings.load_profile("tests")
 # What a shell runs in the background ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# PyTorch's builds for GPUs import it late, and after TensorFlow that ends the process by a signal.
+with contextlib.suppress(ImportError):
+    import triton  # noqa: F401
+
 FIGURE = "figure"
 BROUGHT_BY = {
     "h5py": "keras",
