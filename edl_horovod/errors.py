@@ -29,6 +29,7 @@ __all__ = [
     "JobFailed",
     "NotEnoughWorkers",
     "OutputError",
+    "PartyError",
     "ProofFailed",
     "RegistryError",
     "TimedOut",
@@ -234,6 +235,13 @@ class TimedOut(EdlError):
     """The condition that was waited for was not met within the time limit."""
 
     exit_code = 20
+
+
+class PartyError(EdlError):
+    """A party does not fit the others of a federated training, or computed unusable values."""
+
+    # Other parties see its text, so that must not name records or paths.
+    exit_code = 21
 
 
 class ImageError(EdlError):

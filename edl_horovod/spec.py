@@ -151,10 +151,10 @@ class ElasticDLSpec(ABC):
         raise NotImplementedError("create_optimizer")
 
     def create_outer_optimizer(self, model: Any = None) -> Any:
-        """Return the optimizer that applies the mean change of replicas in local rounds.
+        """Return the optimizer that applies the mean change of replicas, or parties, in rounds.
 
-        It is used with `train.local.method=diloco`, and takes the negative change as the gradient.
-        Without it, it is SGD with Nesterov momentum.
+        It is used with `train.local.method=diloco` and in federated trainings, and takes the
+        negative change as the gradient. Without it, it is SGD with Nesterov momentum, or FedAvg.
 
         Args:
             model: The result of `create_model`, built.

@@ -213,6 +213,7 @@ class Step:
         self.rate, self._factor = Array(rate), 1.0
         self._velocity = Array(np.zeros(self.model.kernel.shape))
         self._is_waiting = False
+        self._anchor = 0.0
         self.model_variables = self.model.weights
         self.trained, self.slots = list(self.model.weights), ["optimizer/velocity"]
         self.variables = {
@@ -232,7 +233,8 @@ class Step:
         weight, is_finite = row[LOSS_WEIGHT], bool(np.isfinite(gradient).all())
         loss = float(row[LOSS] / weight) if weight else float("nan")
         if np.isfinite(loss) and is_finite:
-            self._update(self._clipped(gradient / weight))
+            pull = self._options.proximal_mu * (self.model.kernel.numpy() - self._anchor)
+            self._update(self._clipped(gradient / weight + pull))
         return StepSums.of(
             row,
             loss=loss,
@@ -240,6 +242,9 @@ class Step:
             metric_sums=row[METRICS:],
             has_finite_gradients=is_finite,
         )
+
+    def begin_round(self):
+        self._anchor = np.array(self.model.kernel.numpy())
 
     def scale_learning_rate(self, factor):
         self._factor = factor

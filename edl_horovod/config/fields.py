@@ -42,7 +42,8 @@ _ELASTICDL_NAMES = {
 
 def needed(verb: str) -> tuple[str, ...]:
     """The settings that a verb requires, including some that have a default in the schema."""
-    keys = {"prepare": ("model_def", "data", "output"), "image": ("base_image", "image_repository")}
+    of_records = ("model_def", "data", "output")
+    keys = {"image": ("base_image", "image_repository"), "prepare": of_records, "party": of_records}
     return keys[verb] if verb in keys else TASKS[verb].needs
 
 

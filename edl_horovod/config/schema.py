@@ -1,5 +1,7 @@
 """The settings as frozen dataclasses: the one list of keys, with types, defaults and units."""
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -14,6 +16,8 @@ from edl_horovod.config.slurm import SlurmConfig
 from edl_horovod.config.tasks import TASKS
 
 _TRUST = ("changed", "image", "model")
+PARTY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+_LISTEN = re.compile(r"[^\s:]+:\d{1,5}")
 
 Compression = Literal["none", "bf16", "fp16", "int8"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -235,6 +239,64 @@ class AdversarialConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FederatedConfig:
+    """Federated training: parties with data of their own take part in rounds."""
+
+    rounds: int = 0
+    """Rounds of a federated training, in place of train.epochs; 0 is a training that is not one."""
+    local_epochs: int = 1
+    """Passes of a party over its own data in a round."""
+    local_steps: int = 0
+    """Steps of a party in a round, of train.batch_size of its own records each; 0 takes
+    `local_epochs`."""
+    fraction: float = 1.0
+    """The share of the parties in the ring that train in a round, at least one."""
+    weighting: Literal["examples", "equal"] = "examples"
+    """How much the change of a party counts in the mean: its `examples`, or all count `equal`."""
+    proximal_mu: float = 0.0
+    """Weight mu of FedProx in each local step, which adds mu / 2 times the squared distance from
+    the round's first weights to the loss."""
+    parties: list[str] = field(default_factory=list)
+    """The names of the parties that may join (federate)."""
+    min_parties: int = 2
+    """Fewest parties that train; with fewer the others wait (federate)."""
+    quorum: float = 0.0
+    """The share of `parties` that must be there as well; with fewer the others wait (federate)."""
+    listen: str = "127.0.0.1:0"
+    """Address and port at which the parties join; port 0 takes any free one (federate)."""
+    unencrypted: bool = False
+    """Whether parties may exchange sums with other machines although these are not encrypted, as in
+    a VPN."""
+    party: str = ""
+    """The name of this party, which `edl party` takes from the party's token; empty for a training
+    of one party by `edl train`."""
+
+    def __post_init__(self) -> None:
+        check_least("federated", self, rounds=0, local_epochs=1, local_steps=0, fraction=0)
+        check_least("federated", self, proximal_mu=0, min_parties=1, quorum=0)
+        for key in ("fraction", "quorum"):
+            check(
+                getattr(self, key) <= 1, f"federated.{key}", getattr(self, key), "must be at most 1"
+            )
+        is_one = not self.local_steps or self.local_epochs == 1
+        rule = "must be left out with federated.local_steps"
+        check(is_one, "federated.local_epochs", self.local_epochs, rule)
+        for name in self.parties:
+            rule = "must be letters, digits, - and _"
+            check(bool(PARTY_NAME.fullmatch(name)), "federated.parties", name, rule)
+        is_unique = len(set(self.parties)) == len(self.parties)
+        check(is_unique, "federated.parties", self.parties, "must not have a name twice")
+        rule = "must be HOST:PORT"
+        check(bool(_LISTEN.fullmatch(self.listen)), "federated.listen", self.listen, rule)
+
+    @property
+    def least_parties(self) -> int:
+        """Fewest parties that train, by both settings."""
+        # Rounded first: 0.7 * 10 is a little more than 7.
+        return max(self.min_parties, math.ceil(round(self.quorum * len(self.parties), 6)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class CallbacksConfig:
     """Which hooks of a model's callbacks are called."""
 
@@ -354,7 +416,7 @@ class JobConfig:
 
     task: str
     """The task of the job: a name of `config.tasks`."""
-    data: str
+    data: str = ""
     """Input files: a folder, a glob as `s3://bucket/*.csv`, or several with commas between."""
     output: str = ""
     """Directory that will hold the result, or `.recordio` file for predictions; must not exist."""
@@ -418,6 +480,7 @@ class JobConfig:
     `opentelemetry`, or displays of other packages."""
     train: TrainConfig = field(default_factory=TrainConfig)
     adversarial: AdversarialConfig = field(default_factory=AdversarialConfig)
+    federated: FederatedConfig = field(default_factory=FederatedConfig)
     callbacks: CallbacksConfig = field(default_factory=CallbacksConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     data_plan: DataConfig = field(default_factory=DataConfig)
@@ -435,8 +498,9 @@ class JobConfig:
         if self.framework:
             check_choice("framework", self.framework, FRAMEWORKS)
         params_text.check(self.params)
-        check_given("data", self.data, "the input files")
         task = TASKS[self.task]
+        if "data" in task.needs:
+            check_given("data", self.data, "the input files")
         if self.model:
             check(task.takes_zoo, "model", self.model.get("name"), "belongs to train")
             model_section.check(self.model)
@@ -468,6 +532,7 @@ class JobConfig:
             check(lanes in (0, replicas), "data_plan.lanes", lanes, rule)
             rule = "needs train.local.steps=0: replicas belong to the job, not to the ring"
             check(self.elastic.batching == "global", "elastic.batching", "per_rank", rule)
+        self._check_federated()
         is_plain = task.keeps_state or self.adversarial.method == "none"
         check(is_plain, "adversarial.method", self.adversarial.method, "is for train")
         # Checked again when the framework is known (`models.framework_name`).
@@ -484,6 +549,31 @@ class JobConfig:
         is_few = most is None or np <= most
         check(is_few, "launch.np", np, f"must not be above elastic.max_np={most}")
         check(np >= least, "launch.np", np, f"must not be below elastic.min_np={least}")
+
+    def _check_federated(self) -> None:
+        federated = self.federated
+        if self.task == "federate":
+            check_given("job_dir", self.job_dir, "a directory for the coordinator")
+            is_local = self.launch.kind == "local"
+            check(is_local, "launch.kind", self.launch.kind, "must be local for federate")
+            num = len(federated.parties)
+            rule = f"must not be above the number of federated.parties, {num}"
+            check(
+                federated.least_parties <= num, "federated.min_parties", federated.min_parties, rule
+            )
+        if not (self.task == "train" and federated.rounds):
+            return
+        train, elastic = self.train, self.elastic
+        instead = "must be left out: federated.rounds is the length of a federated training"
+        check(train.epochs == 1, "train.epochs", train.epochs, instead)
+        check(train.max_steps == 0, "train.max_steps", train.max_steps, instead)
+        rule = "must be left out of a federated training"
+        check(train.local.steps == 0, "train.local.steps", train.local.steps, rule)
+        check(train.batch_norm == "own", "train.batch_norm", train.batch_norm, rule)
+        check(elastic.batching == "global", "elastic.batching", elastic.batching, rule)
+        check(not self.debug.ledger, "debug.ledger", self.debug.ledger, rule)
+        check(self.launch.np == 1, "launch.np", self.launch.np, "must be 1: a party is one rank")
+        check(self.data_plan.lanes in (0, 1), "data_plan.lanes", self.data_plan.lanes, rule)
 
     @property
     def gpu_request(self) -> str:

@@ -46,6 +46,8 @@ def num_lanes(config: "JobConfig") -> int:
     batch = config.train.batch_size
     if config.train.local.steps:
         return config.train.local.replicas
+    if config.federated.rounds:
+        return 1
     return choose_num_lanes(batch, setting, num_ranks=num_ranks, most_ranks=most_ranks)
 
 
@@ -134,7 +136,8 @@ class Task:
     summary: str
     """What `edl TASK` does."""
     module: str
-    """The module whose `make_warm` creates the work of a rank; only a worker imports it."""
+    """The module whose `make_warm` creates the work of a rank; only a worker imports it. Empty for
+    a task without ranks of its own."""
     needs: tuple[str, ...]
     """The settings that the task requires."""
     keeps_state: bool = False
@@ -171,6 +174,13 @@ TASKS: Table[Task] = Table(
             module="edl_horovod.tasks.predict",
             needs=("trained_model", "data"),
             writes_one_file=True,
+        ),
+        "federate": Task(
+            summary="Coordinate a federated training, whose parties join by edl party.",
+            module="",
+            needs=("job_dir",),
+            largest_ring=lambda config: len(config.federated.parties),
+            shared="federated.parties",
         ),
     },
 )

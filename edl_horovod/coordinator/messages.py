@@ -185,6 +185,10 @@ class Stop(Message, kind="stop"):
     """Whether the job is over."""
     has_state: bool = False
     """Whether this worker is the one that must save the job's state."""
+    error: str = ""
+    """Name of the class of the error that ends a party of a federated training; see `Failure`."""
+    message: str = ""
+    """The text of this error."""
 
 
 _FORMATS = {cls.kind: Format(cls, omits_defaults=True) for cls in Message.__subclasses__()}

@@ -18,7 +18,7 @@ from edl_horovod.coordinator.forming import Forming, Wakeup
 from edl_horovod.coordinator.messages import Stop
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.workers import FailedPeers, Liveness, Worker, WorkerServer
-from edl_horovod.errors import NotEnoughWorkers
+from edl_horovod.errors import NotEnoughWorkers, PartyError, error_kind
 from edl_horovod.job import hosts, outcome
 from edl_horovod.job.events import EventLog, GenerationEvent, JobEvent, LogEvent, WorkerEvent
 from edl_horovod.job.hosts import num_workers
@@ -153,6 +153,14 @@ class Coordinator:
         if hello.is_leaving:
             worker.leave()
         worker.formed, worker.has_state = max(worker.formed, hello.formed), hello.has_state
+        if refusal := self._refusal_of(worker):
+            worker.leave()
+            worker.is_dismissed = True
+            self._report(worker, "failed", str(refusal))
+            log.warning("%s", refusal)
+            kind, message = error_kind(refusal), str(refusal)
+            worker.send(messages.Stop(reason=message, is_over=True, error=kind, message=message))
+            return
         if worker.is_ready:
             worker.step = hello.step
             self._first_warm_at = self._first_warm_at or time.monotonic()
@@ -169,12 +177,34 @@ class Coordinator:
             worker.unreached.update(ready.unreached)
             log.info("worker %s left the ring: %s", worker.label, ready.reason)
 
+    def _refusal_of(self, worker: Worker) -> PartyError | None:
+        """Why a worker may not join a federated training; None if it may, or in other jobs."""
+        parties, name = self._settings.config.federated.parties, worker.candidate.host
+        if not parties:
+            return None
+        if name not in parties:
+            return PartyError(
+                f"There is no party {name!r} in this federated training.",
+                received={"federated.parties": parties},
+                hint="Use a token of this training, or add the party at the coordinator.",
+            )
+        others = (w for w in self._server.workers.values() if w.candidate.host == name)
+        if any(w is not worker and w.is_there and not w.is_leaving for w in others):
+            return PartyError(
+                f"A party {name!r} takes part already.",
+                received={"federated.party": name},
+                hint="Give each party a token of its own. If this party was started again, wait"
+                " some seconds until the coordinator notices that the earlier process is gone.",
+            )
+        return None
+
     def _on_failed(self, worker: Worker, failure: Failure) -> None:
-        if not self._members or worker.name in self._members:
+        is_party = bool(self._settings.config.federated.parties)
+        if not is_party and (not self._members or worker.name in self._members):
             self._end(replace(failure, worker=worker.label))
             return
         # A newcomer may fail by itself, for instance if its host lacks the data. That must not end
-        # a ring that trains.
+        # a ring that trains. Nor must a party of a federated training, which has data of its own.
         worker.leave()
         self._report(worker, "failed", failure.message)
         log.warning("worker %s cannot join: %s", worker.label, failure.message)

@@ -57,22 +57,27 @@ def new_nonce() -> str:
     return secrets.token_hex(16)
 
 
-def greeting(nonce: str) -> bytes:
-    """The first line of either end."""
-    return f"edl {nonce}\n".encode()
+def greeting(nonce: str, party: str = "") -> bytes:
+    """The first line of either end; a party of a federated training says whose secret it has."""
+    return f"edl {nonce}{party and f' {party}'}\n".encode()
 
 
-def nonce_of(line: bytes) -> str:
-    """The nonce in the other end's first line.
+def greeting_of(line: bytes) -> tuple[str, str]:
+    """The nonce in the other end's first line, and the name of a party; else empty.
 
     Raises:
         WireError: It is not a greeting. The format is checked strictly: the nonce becomes a part of
             the text that codes cover, and must not be able to imitate other parts.
     """
-    match = re.fullmatch(rb"edl ([0-9a-f]{32})\n", line)
+    match = re.fullmatch(rb"edl ([0-9a-f]{32})(?: ([A-Za-z0-9_-]{1,40}))?\n", line)
     if match is None:
         raise WireError("the first line is not a greeting")
-    return match[1].decode()
+    return match[1].decode(), (match[2] or b"").decode()
+
+
+def secret_of_party(secret: bytes, party: str) -> bytes:
+    """The secret that a party of a federated training shares with the coordinator alone."""
+    return hmac.new(secret, f"party {party}".encode(), hashlib.sha256).digest()
 
 
 class Channel:

@@ -240,12 +240,16 @@ class WorkerServer:
             first = await reader.readline()
             if not first:
                 raise ConnectionResetError("it hung up")
-            nonces = {"server_nonce": server_nonce, "client_nonce": wire.nonce_of(first)}
-            channel = Channel(self._secret, **nonces, is_server=True)
+            client_nonce, party = wire.greeting_of(first)
+            nonces = {"server_nonce": server_nonce, "client_nonce": client_nonce}
+            secret = wire.secret_of_party(self._secret, party) if party else self._secret
+            channel = Channel(secret, **nonces, is_server=True)
             first_message = channel.open(await reader.readline())
         hello = messages.decode(first_message)
         if not isinstance(hello, Hello):
             raise WireError(f"the first message is {first_message['kind']!r}, not hello")
+        if party and hello.host != party:
+            raise WireError(f"it has the token of party {party!r}, and calls itself {hello.host!r}")
         return channel, hello
 
     def _admit(self, hello: Hello, channel: Channel, writer: asyncio.StreamWriter) -> Worker:

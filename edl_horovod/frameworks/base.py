@@ -259,8 +259,16 @@ class Step(Protocol):
     def outer_optimizer(self, learning_rate: float, momentum: float) -> OuterOptimizer:
         """Create the spec's outer optimizer; without one, SGD with Nesterov momentum.
 
+        Without momentum it is plain SGD.
+
         Raises:
             UserCodeError: `create_outer_optimizer` raised or returned something unusable.
+        """
+
+    def begin_round(self) -> None:
+        """Let the following steps of a round pull towards the present weights (FedProx).
+
+        Without `federated.proximal_mu` this does nothing.
         """
 
     def finalize(self) -> None:

@@ -282,10 +282,15 @@ class PhasedStep:
             ConfigError: Always.
         """
         raise ConfigError(
-            f"train.local.method=diloco cannot train the phases of {self._loaded.label}.",
-            received={"train.local.method": "diloco"},
-            hint="Set train.local.method=average.",
+            f"An outer optimizer (train.local.method=diloco, federated.rounds) cannot train the"
+            f" phases of {self._loaded.label}.",
+            hint="Set train.local.method=average, or leave federated.rounds out.",
         )
+
+    def begin_round(self) -> None:
+        """Begin a round in each phase."""
+        for _, step in self._steps:
+            step.begin_round()
 
     def scale_learning_rate(self, factor: float) -> None:
         """Multiply the learning rate of each phase."""

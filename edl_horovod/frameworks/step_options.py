@@ -46,6 +46,8 @@ class StepOptions:
     """How gradients are reduced over a ring."""
     adversarial: AdversarialConfig | None = None
     """How examples are changed before they are trained on; None if they are not."""
+    proximal_mu: float = 0.0
+    """Weight of the pull towards the weights at a round's begin; 0 disables it."""
 
     @classmethod
     def of(cls, job: JobConfig) -> Self:
@@ -53,6 +55,7 @@ class StepOptions:
         config = job.train
         return cls(
             adversarial=job.adversarial if job.adversarial.method != "none" else None,
+            proximal_mu=job.federated.proximal_mu,
             clip_norm=config.clip_norm,
             clip_value=config.clip_value,
             num_parts=config.accumulate_steps,

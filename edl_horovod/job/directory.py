@@ -79,6 +79,8 @@ class JobDir:
     """The coordinator's state, for the next coordinator process."""
     hosts = _Entry("hosts", at_start=Cleanup.REMOVED)
     """The hosts and slots that host discovery asks for."""
+    tokens = _Entry("tokens")
+    """The secret of a federated training, and the tokens of its parties."""
     job_id = _Entry("job.id", at_start=Cleanup.REMOVED)
     """Distinguishes the job from others in this directory; only for jobs that another launcher may
     take over."""

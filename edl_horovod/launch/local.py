@@ -11,6 +11,7 @@ from edl_horovod.errors import ConfigError
 from edl_horovod.job import earlier, hosts, output_checks
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.events import OnEvents
+from edl_horovod.launch.party import plan_coordinator, refuse_party
 from edl_horovod.launch.target import DryRun, LaunchTarget
 from edl_horovod.models import framework_name, job_zoo
 from edl_horovod.supervisor.forks import WarmServer
@@ -18,9 +19,11 @@ from edl_horovod.supervisor.plan import (
     LOCAL_HOST,
     Command,
     LaunchPlan,
+    local_worker,
     locate,
     mpirun,
-    thread_variables,
+    threads_of,
+    worker_argv,
 )
 from edl_horovod.supervisor.run import JobResult, run_plan
 
@@ -36,6 +39,9 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
 
     def plan(self, config: JobConfig) -> LaunchPlan:
         """Plan the coordinator and the workers; see `LaunchTarget`."""
+        if config.task == "federate":
+            return plan_coordinator(config)
+        refuse_party(config)
         config = framework_name.with_framework(earlier.with_checkpoint_lanes(with_job_dir(config)))
         tasks.check_start(config)
         job_dir = JobDir.of(config)
@@ -45,16 +51,14 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
             job_dir=job_dir,
             hosts={LOCAL_HOST: config.launch.np},
             coordinator=Command(argv=(*coordinator, "--address", LOCAL_ADDRESS)),
-            worker=Command(
-                argv=_worker_of(job_dir),
-                environment={
-                    **_threads_of(config),
+            worker=local_worker(
+                config,
+                job_dir,
+                {
                     "EDL_HOST": LOCAL_HOST,
                     "EDL_SECRET_FILE": str(job_dir.secret),
                     "HOROVOD_GLOO_IFACE": "lo",
                 },
-                can_fork=True,
-                imports=f"{config.framework}, buckets of {config.train.bucket_bytes} bytes",
             ),
         )
 
@@ -72,10 +76,12 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
         lines = [f"job directory: {plan.job_dir}"]
         if change := job_zoo.pending(config):
             lines.append(f"model zoo: {change}")
+        if plan.coordinator is not None:
+            lines.append(f"coordinator: {plan.coordinator}")
         if plan.worker is not None:
             num = hosts.num_workers(config.launch.np, config.elastic.spares)
-            lines += [f"coordinator: {plan.coordinator}", f"{num} workers: {plan.worker}"]
-        else:
+            lines.append(f"{num} workers: {plan.worker}")
+        if plan.ring is not None:
             lines.append(f"static ring: {plan.ring}")
         return resolved.to_yaml(config) + "".join(f"# {line}\n" for line in lines)
 
@@ -113,7 +119,7 @@ class MpiTarget(LocalTarget):
         config = framework_name.with_framework(earlier.with_checkpoint_lanes(with_job_dir(config)))
         tasks.check_start(config)
         job_dir, num_ranks = JobDir.of(config), config.launch.np
-        variables = _threads_of(config)  # Environment variables that limit each rank's threads.
+        variables = threads_of(config)  # Environment variables that limit each rank's threads.
         if os.geteuid() == 0:  # As is usual in a container.
             # Open MPI runs as root only if both variables allow it.
             variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -122,21 +128,10 @@ class MpiTarget(LocalTarget):
             job_dir=job_dir,
             hosts={LOCAL_HOST: num_ranks},
             ring=mpirun(
-                _worker_of(job_dir),
+                worker_argv(job_dir),
                 num_ranks=num_ranks,
                 variables=variables,
                 flags=("--oversubscribe", "--bind-to", "none"),
                 program=locate("mpirun"),
             ),
         )
-
-
-def _worker_of(job_dir: JobDir) -> tuple[str, ...]:
-    """The command of a local worker."""
-    return (sys.executable, "-m", "edl_horovod.worker", "--config", str(job_dir.config))
-
-
-def _threads_of(config: JobConfig) -> dict[str, str]:
-    """Variables that limit a rank's CPU threads: by default the ranks share the cores equally."""
-    share = max(1, len(os.sched_getaffinity(0)) // config.launch.np)
-    return thread_variables(config.launch.threads_per_rank or share)

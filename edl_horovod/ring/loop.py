@@ -48,6 +48,20 @@ class Work(ABC):
     def expect(self, world: World, step: int) -> None:
         """Start to prepare `run` for a ring that is about to form; another may form instead."""
 
+    def check(self, world: World) -> None:
+        """Check that the ranks of a ring fit together, before they share a state.
+
+        All ranks call it, once after each forming of a ring of several.
+
+        Raises:
+            EdlError: This rank does not fit the others.
+            CollectiveFailed: Another one does not, or a member was lost.
+        """
+
+    def writes_files(self, world: World) -> bool:
+        """Whether this rank writes events and results: by default only the leader does."""
+        return world.is_leader
+
     def dismissed(self, *, has_state: bool) -> None:
         """Save what would be lost: this rank is dismissed, and maybe all others are as well.
 
@@ -78,7 +92,8 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
                 world = membership.join(state.own_step)
             with membership.doing("joins", f"the state of generation {world.generation}", "state"):
                 if not world.is_alone:
-                    # All ranks call it: each has just formed the ring.
+                    # All ranks call them: each has just formed the ring.
+                    work.check(world)
                     state.sync(world, may_stream=membership.can_stream_state())
                 else:
                     state.begin_alone()
@@ -123,5 +138,5 @@ def _report(
         *(event.generation, event.old_size, event.new_size, world.rank),
         *(event.step, event.records_seen, event.seconds, event.reason),
     )
-    if world.is_leader:
+    if work.writes_files(world):
         events.write(event)

@@ -47,7 +47,7 @@ _LEADER = 0
 _ALL = 1 << 62
 """Sent as the size of the next slice if the leader wants the rest of the state at once."""
 _DESCRIPTION_BYTES = 256
-"""Space for the description of a variable in an error, in bytes."""
+"""Space for a text that ranks exchange, in bytes."""
 _STREAM = "edl.sync.stream"
 _LEAST_STREAMED_BYTES = 16 << 20
 """A smaller state is not streamed, but copied when the ring begins."""
@@ -215,7 +215,6 @@ class _Row:
 
     model: int
     """A hash of 63 bits of the names, types and shapes of the variables."""
-    num_variables: int
     saved_step: int
     """The step of the newest checkpoint that this rank sees; -1 for none."""
     has_own: bool
@@ -228,9 +227,9 @@ class _Row:
     @classmethod
     def of(cls, numbers: list[int]) -> "_Row":
         """Decode a row."""
-        model, num_variables, saved, has_own, may_stream = numbers[:5]
-        received, counters = Received(*numbers[5:8]), numbers[8:]
-        return cls(model, num_variables, saved, bool(has_own), bool(may_stream), received, counters)
+        model, saved, has_own, may_stream = numbers[:4]
+        received, counters = Received(*numbers[4:7]), numbers[7:]
+        return cls(model, saved, bool(has_own), bool(may_stream), received, counters)
 
 
 class RingState:
@@ -268,8 +267,9 @@ class RingState:
         """
         self.variables = dict(variables)
         self.counters = counters
-        self._descriptions = [_description(name, v) for name, v in self.variables.items()]
-        self._model = _number_of("".join(self._descriptions))
+        self.descriptions = [_description(name, v) for name, v in self.variables.items()]
+        """Name, type and shape of each variable, the same on all ranks."""
+        self._model = _number_of("".join(self.descriptions))
         self._collectives = collectives
         self._durable = durable
         self._join_share = join_share
@@ -365,7 +365,7 @@ class RingState:
         rows = self._gather(received, may_stream)
         # All ranks have the same rows, so either all raise here or none.
         if len({row.model for row in rows}) > 1:
-            raise self._other_models(max(row.num_variables for row in rows))
+            raise self._other_models()
         # All ranks have the same rows, so either all recover or none. A checkpoint is ahead of all
         # members if they waited outside while the ranks that trained, and saved it, were lost.
         if max(row.saved_step for row in rows) > max(row.counters[0] for row in rows):
@@ -506,26 +506,17 @@ class RingState:
             for variable, value in zip(variables, received, strict=True):
                 variable.assign(value.numpy())
 
-    def _other_models(self, num_variables: int) -> UserCodeError:
+    def _other_models(self) -> UserCodeError:
         """The error for ranks with different variables; it names the first variable that differs.
 
         Its collectives are safe: all ranks have the same rows, so all of them call it.
-
-        Args:
-            num_variables: The largest number of variables of a rank.
         """
-        texts = [*self._descriptions, *["none"] * (num_variables - len(self._descriptions))]
-        table = self._collectives.gather_rows(list(map(_number_of, texts)), "edl.sync.names")
-        place = int((table != table[_LEADER]).any(axis=0).argmax())
-        other = int((table[:, place] != table[_LEADER, place]).argmax())
-        text = texts[place].encode()[:_DESCRIPTION_BYTES].ljust(_DESCRIPTION_BYTES)
-        rows = self._collectives.gather_rows(list(text), "edl.sync.differing")
-        of_leader, of_other = (
-            bytes(row.tolist()).decode(errors="replace").strip() for row in rows[[_LEADER, other]]
-        )
+        texts = first_difference(self._collectives, self.descriptions)
+        assert texts is not None
+        other = next(rank for rank, text in enumerate(texts) if text != texts[_LEADER])
         return UserCodeError(
             "The ranks of the job built different models or optimizers: the first variable that"
-            f" differs is {of_leader} on rank {_LEADER} and {of_other} on rank {other}.",
+            f" differs is {texts[_LEADER]} on rank {_LEADER} and {texts[other]} on rank {other}.",
             hint="Build the same on every rank: what create_model and create_optimizer build must"
             " depend on params alone, not on the process, its machine, its environment or random"
             " numbers.",
@@ -535,8 +526,8 @@ class RingState:
         """Exchange what the ranks must know of each other; returns one row for each rank."""
         newest = self._durable.newest_step() if self._durable is not None else NEVER
         has = [received.step, received.start, received.num_bytes]
-        row = [self._model, len(self._descriptions)]
-        row += [newest, int(self._has_own), int(may_stream), *has, *vars(self.counters).values()]
+        row = [self._model, newest, int(self._has_own), int(may_stream)]
+        row += [*has, *vars(self.counters).values()]
         rows = self._collectives.gather_rows(row, "edl.sync.steps").tolist()
         return [_Row.of(row) for row in rows]
 
@@ -550,6 +541,37 @@ class RingState:
 
     def _begin(self) -> None:
         self.counters.step = max(self.counters.step, 0)
+
+
+def first_difference(collectives: Collectives, texts: Sequence[str]) -> list[str] | None:
+    """Find the first of some texts that is not the same on all ranks; all ranks call it.
+
+    Returns:
+        This text as each rank has it, "none" where a rank has fewer texts; None if all are equal.
+
+    Raises:
+        CollectiveFailed: A member was lost.
+    """
+    row = [_number_of("\n".join(texts)), len(texts)]
+    rows = collectives.gather_rows(row, "edl.sync.texts")
+    # All ranks have the same rows, so either all return here or none.
+    if (rows == rows[_LEADER]).all():
+        return None
+    padded = [*texts, *["none"] * (int(rows[:, 1].max()) - len(texts))]
+    table = collectives.gather_rows(list(map(_number_of, padded)), "edl.sync.names")
+    place = int((table != table[_LEADER]).any(axis=0).argmax())
+    return gathered_texts(collectives, padded[place], "edl.sync.differing")
+
+
+def gathered_texts(collectives: Collectives, text: str, name: str) -> list[str]:
+    """The text of each rank, of at most 256 bytes; all ranks call it.
+
+    Raises:
+        CollectiveFailed: A member was lost.
+    """
+    padded = text.encode()[:_DESCRIPTION_BYTES].ljust(_DESCRIPTION_BYTES)
+    rows = collectives.gather_rows(list(padded), name)
+    return [bytes(row.tolist()).decode(errors="replace").strip() for row in rows]
 
 
 def _description(name: str, variable: Variable) -> str:

@@ -1,5 +1,6 @@
 """The plan of a launch: the processes to start, as a value."""
 
+import os
 import shlex
 import shutil
 import sys
@@ -50,6 +51,8 @@ class LaunchPlan:
     """The worker of a local slot, without `EDL_SLOT`; None if workers run elsewhere."""
     ring: Command | None = None
     """The program that starts all ranks of a job without a coordinator: mpirun, horovodrun."""
+    join: str = ""
+    """HOST:PORT of the coordinator of another command, which this party's worker joins."""
     discovery: Command | None = None
     """The program that updates the hosts file; None if people do that (`edl scale`)."""
     grace_seconds: float = GRACE_SECONDS
@@ -71,6 +74,27 @@ def thread_variables(count: int) -> dict[str, str]:
         "TF_NUM_INTEROP_THREADS": str(count + 1),
         "OMP_NUM_THREADS": str(count),
     }
+
+
+def worker_argv(job_dir: JobDir) -> tuple[str, ...]:
+    """The command of a local worker."""
+    return (sys.executable, "-m", "edl_horovod.worker", "--config", str(job_dir.config))
+
+
+def local_worker(config: JobConfig, job_dir: JobDir, variables: Mapping[str, str]) -> Command:
+    """The worker of a local slot, with variables that tell how to reach the coordinator."""
+    return Command(
+        argv=worker_argv(job_dir),
+        environment={**threads_of(config), **variables},
+        can_fork=True,
+        imports=f"{config.framework}, buckets of {config.train.bucket_bytes} bytes",
+    )
+
+
+def threads_of(config: JobConfig) -> dict[str, str]:
+    """Variables that limit a rank's CPU threads: by default the ranks share the cores equally."""
+    share = max(1, len(os.sched_getaffinity(0)) // config.launch.np)
+    return thread_variables(config.launch.threads_per_rank or share)
 
 
 def mpirun(

@@ -14,7 +14,7 @@ from typing import Any
 from edl_horovod import errors
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS, largest_ring
-from edl_horovod.coordinator import saved
+from edl_horovod.coordinator import saved, tokens
 from edl_horovod.displays import load, open_displays
 from edl_horovod.job import earlier, hosts, outcome, output_checks, timeline
 from edl_horovod.job import log as logs
@@ -85,8 +85,9 @@ def run_plan(
     is_takeover = earlier.was_filled_by(plan.job_dir, plan.secret_file)
     if not is_takeover:
         check_inputs(config)
-        plan = replace(plan, config=with_framework(job_zoo.localized(config)))
-        if LOCAL_HOST in plan.hosts:
+        if TASKS[config.task].module:
+            plan = replace(plan, config=with_framework(job_zoo.localized(config)))
+        if LOCAL_HOST in plan.hosts or plan.join:
             needs.require_worker_packages(framework_name(plan.config))
     with (
         earlier.hold(
@@ -95,7 +96,7 @@ def run_plan(
             hosts=plan.hosts,
             secret_file=plan.secret_file,
             is_takeover=is_takeover,
-            has_coordinator=plan.coordinator is not None,
+            has_coordinator=plan.ring is None,
         ),
         logs.logging_to(plan.job_dir.logs / "launcher.log", "launcher"),
         EventLog(plan.job_dir.events, "launcher") as events,
@@ -130,7 +131,7 @@ def run_plan(
         try:
             with processes.signals_interrupt(), _own_temporary_files(plan) as run_as:
                 ended = _outcome(plan)
-                if ended is None and plan.coordinator is None:
+                if ended is None and plan.ring is not None:
                     ended = _run_static(run_as, events, show)
                 elif ended is None:
                     ended = _run_elastic(run_as, events, show, warm)
@@ -225,7 +226,7 @@ def _own_temporary_files(plan: LaunchPlan) -> Iterator[LaunchPlan]:
     with tempfile.TemporaryDirectory(prefix="edl-", ignore_cleanup_errors=True) as folder:
 
         def put(command: Command | None) -> Command | None:
-            if command is None or LOCAL_HOST not in plan.hosts:
+            if command is None or not (LOCAL_HOST in plan.hosts or plan.join):
                 return command
             return replace(command, environment={**command.environment, "TMPDIR": folder})
 
@@ -236,21 +237,27 @@ def _run_elastic(
     plan: LaunchPlan, events: EventLog, show: Show, warm: WarmServer | None
 ) -> Outcome | None:
     """Run a job with a coordinator; returns its outcome, or None after a request to stop."""
-    assert plan.coordinator is not None
-    coordinator = _restarting(plan, "coordinator", plan.coordinator)
-    restarting = [coordinator]
+    restarting: list[processes.RestartingChild] = []
     slots: Slots | None = None
     hosts_file = hosts.HostsFile(plan.job_dir.hosts)
     grace_seconds = plan.grace_seconds
     try:
+        if plan.config.task == "federate":
+            tokens.issue(plan.job_dir.tokens, list(plan.hosts))
+        if plan.coordinator is not None:
+            coordinator = _restarting(plan, "coordinator", plan.coordinator)
+            restarting.append(coordinator)
         if plan.discovery is not None:
             restarting.append(_restarting(plan, "discovery", plan.discovery))
-        address = _address(plan.job_dir, coordinator.child)
+        address = plan.join or _address(plan.job_dir, coordinator.child)
         if plan.worker is not None:
             environment = {**plan.worker.environment, "EDL_COORDINATOR": address}
             worker, logs_dir = replace(plan.worker, environment=environment), plan.job_dir.logs
             patience = plan.config.elastic.restart_backoff_seconds
-            slots = Slots(worker, logs_dir, events, backoff_seconds=patience, warm=warm)
+            (host,) = plan.hosts
+            slots = Slots(worker, logs_dir, events, backoff_seconds=patience, warm=warm, host=host)
+        if plan.config.task == "federate":
+            log.info("parties join at %s; their tokens are in %s", address, plan.job_dir.tokens)
         events.write(JobEvent(state="running", task=plan.config.task))
         while (ended := _outcome(plan)) is None:
             for child in restarting:
@@ -277,7 +284,8 @@ def _run_elastic(
 def _keep_slots(plan: LaunchPlan, hosts_file: hosts.HostsFile, slots: Slots) -> None:
     """Keep as many local workers as the hosts file says."""
     if (wanted := hosts_file.change()) is not None:
-        slots.num_wanted = _num_workers(plan.config, wanted.get(LOCAL_HOST, 0))
+        (host,) = plan.hosts
+        slots.num_wanted = _num_workers(plan.config, wanted.get(host, 0))
     slots.keep()
 
 

@@ -57,7 +57,13 @@ class Evaluator:
     """Sums of examples, loss and metrics over the steps of a data set."""
 
     def __init__(
-        self, evaluation: Evaluation, batches: StepBatches, plan: DataPlan, collectives: Collectives
+        self,
+        evaluation: Evaluation,
+        batches: StepBatches,
+        plan: DataPlan,
+        collectives: Collectives,
+        *,
+        is_of_party: bool = False,
     ) -> None:
         """Prepare; `restart` begins to read.
 
@@ -66,19 +72,23 @@ class Evaluator:
             batches: The batches of the data set, in `Mode.EVALUATION`.
             plan: The plan of the data set, not shuffled.
             collectives: The ring's collectives.
+            is_of_party: Whether each rank has a data set of its own, of which it reads all, and
+                files of its own.
         """
-        self.evaluation, self.plan = evaluation, plan
+        self.evaluation, self.plan, self.is_of_party = evaluation, plan, is_of_party
         self._batches, self._collectives = batches, collectives
 
     @classmethod
-    def of(cls, model: Model, data: OpenData, collectives: Collectives) -> Self:
+    def of(
+        cls, model: Model, data: OpenData, collectives: Collectives, *, is_of_party: bool = False
+    ) -> Self:
         """Create the evaluator of a model on data that was opened in `Mode.EVALUATION`.
 
         Raises:
             UserCodeError: The spec's loss or metrics cannot be built for these examples.
         """
         evaluation = model.evaluation(data.batches.element_spec)
-        return cls(evaluation, data.batches, data.plan, collectives)
+        return cls(evaluation, data.batches, data.plan, collectives, is_of_party=is_of_party)
 
     @property
     def num_steps(self) -> int:
@@ -87,7 +97,9 @@ class Evaluator:
 
     def restart(self, world: World, first_step: int) -> None:
         """Read this rank's lanes from a step on."""
-        self._batches.restart(world.lanes(self.plan.num_lanes), first_step, self.num_steps)
+        num_lanes = self.plan.num_lanes
+        lanes = range(num_lanes) if self.is_of_party else world.lanes(num_lanes)
+        self._batches.restart(lanes, first_step, self.num_steps)
 
     def local_sums(self, num_steps: int, membership: Membership) -> EvaluationSums:
         """Add the sums over this rank's examples of the next steps.
@@ -410,7 +422,8 @@ class Validation:
             self._counted_until = now
         if self.stopping is not None:
             self.stopping.after_evaluation(step, metrics, sums.vector)
-        if world.is_leader and not (may_be_reported and self._was_reported(step)):
+        writes = world.is_leader or self._evaluator.is_of_party
+        if writes and not (may_be_reported and self._was_reported(step)):
             examples = int(sums.num_examples)
             self._events.write(EvaluationEvent(step=step, metrics=metrics, examples=examples))
             if self.stopping is not None and self.stopping.is_over:

@@ -14,10 +14,10 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from edl_horovod.frameworks.base import Collectives, Model, OuterOptimizer, Step
 from edl_horovod.frameworks.batches import StepBatches
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
 from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
-from edl_horovod.records.plan import DataPlan, EpochOrder, StepSpans
+from edl_horovod.records.plan import DataPlan, EpochOrder, Ids, StepSpans
 from edl_horovod.records.steps import NO_IDS
 from edl_horovod.tasks.compressed_sums import sum_compressed
 
@@ -41,6 +41,49 @@ def plan_of_local_steps(plan: DataPlan, num_steps: int) -> DataPlan:
     """
     global_batch = plan.global_batch // num_steps
     return replace(plan, global_batch=global_batch, warmup_steps=0, warmup_batch=0)
+
+
+class RoundPlan(Protocol):
+    """Which local steps are in a round, counted over all epochs."""
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps of the job before the rounds."""
+
+    def local_steps(self, number: int) -> range:
+        """The local steps of a round."""
+
+    def record_ids(self, number: int, lanes: range) -> Ids:
+        """The records of a round on some lanes, for the ledger."""
+
+
+class RoundsOfJob:
+    """The rounds of a job whose lanes belong to its replicas; no round crosses an epoch's end."""
+
+    def __init__(self, plan: DataPlan, num_steps: int) -> None:
+        """Cut the steps of an epoch into rounds.
+
+        Args:
+            plan: The plan of rounds.
+            num_steps: Local steps of a round.
+        """
+        self._plan, self.warmup_steps = plan, plan.warmup_steps
+        self._local = plan_of_local_steps(plan, num_steps)
+        self._order: tuple[int, EpochOrder] | None = None
+        """The last epoch, and its order."""
+
+    def local_steps(self, number: int) -> range:
+        """The local steps of a round."""
+        span, step_records = self._plan.spans(1)[number], self._local.global_batch
+        start = span.epoch * self._local.steps_per_epoch
+        return range(start + span.first // step_records, start - (-span.last // step_records))
+
+    def record_ids(self, number: int, lanes: range) -> Ids:
+        """The records of a round on some lanes."""
+        span = self._plan.spans(1)[number]
+        if self._order is None or self._order[0] != span.epoch:
+            self._order = span.epoch, self._plan.order(span.epoch)
+        return self._order[1].between(span.first, span.last, lanes)
 
 
 @dataclass(frozen=True)
@@ -63,31 +106,22 @@ class RoundBatches:
     """
 
     def __init__(
-        self,
-        make_batches: Callable[[], StepBatches],
-        plan: DataPlan,
-        num_steps: int,
-        *,
-        warmup: StepBatches,
+        self, make_batches: Callable[[], StepBatches], rounds: RoundPlan, *, warmup: StepBatches
     ) -> None:
         """Read rounds.
 
         Args:
             make_batches: Makes the batches of local steps.
-            plan: The plan of rounds.
-            num_steps: Local steps of a round.
+            rounds: The local steps of each round.
             warmup: Batches of local steps, for the warm-up; the caller closes them.
         """
-        self._make_batches, self._rounds, self._warmup = make_batches, plan, warmup
-        self._plan = plan_of_local_steps(plan, num_steps)
+        self._make_batches, self._rounds, self._warmup = make_batches, rounds, warmup
         self.lanes = range(0)
         self._next_round, self._last_round = 0, 0
         self._batches: dict[int, StepBatches] = {}
         """By lane."""
         self._at: dict[int, int] = {}
         """The local step that comes next in the batches of a lane, if they are being read."""
-        self._order: tuple[int, EpochOrder] | None = None
-        """The last epoch, and its order."""
         self.record_ids = NO_IDS
 
     def close(self) -> None:
@@ -128,34 +162,25 @@ class RoundBatches:
             batch = self._warmup.next_batch()
             self.record_ids = self._warmup.record_ids
             return batch
-        span = self._rounds.spans(1)[number]
-        if self._order is None or self._order[0] != span.epoch:
-            self._order = span.epoch, self._rounds.order(span.epoch)
-        self.record_ids = self._order[1].between(span.first, span.last, self.lanes)
+        self.record_ids = self._rounds.record_ids(number, self.lanes)
         return Batch(_Round(self, number), None, len(self.record_ids))
 
     def steps_of(self, number: int, lane: int) -> Iterator[Batch | None]:
         """Read the local steps of a round on one lane."""
         self._read_from(lane, number)
-        for step in self._local_steps(number):
+        for step in self._rounds.local_steps(number):
             self._at[lane] = step + 1
             yield self._batches[lane].next_batch()
 
     def _read_from(self, lane: int, number: int) -> None:
         """Begin to read a lane at the first local step of a round, unless that comes next."""
-        first = self._local_steps(number).start
+        first = self._rounds.local_steps(number).start
         if lane not in self._batches:
             self._batches[lane] = self._make_batches()
         if self._at.get(lane) != first and number < self._last_round:
-            last = self._local_steps(self._last_round - 1).stop
+            last = self._rounds.local_steps(self._last_round - 1).stop
             self._batches[lane].restart(range(lane, lane + 1), first, last)
             self._at[lane] = first
-
-    def _local_steps(self, number: int) -> range:
-        """The local steps of a round, counted over all epochs."""
-        span, step_records = self._rounds.spans(1)[number], self._plan.global_batch
-        start = span.epoch * self._plan.steps_per_epoch
-        return range(start + span.first // step_records, start - (-span.last // step_records))
 
 
 @dataclass(frozen=True)
@@ -163,7 +188,7 @@ class _Replica:
     """What a replica has computed in a round."""
 
     changes: Values
-    """The changes of its variables, as `_widened`: times its examples, except for integers."""
+    """The changes of its variables, as `_widened`: times its weight, except for integers."""
     state: Values
     """Its optimizer's state, for `inner_state=keep`."""
     numbers: NDArray[np.float64]
@@ -171,9 +196,76 @@ class _Replica:
     its values, times the examples, and these examples."""
 
 
-_WANTS_CHANGE, _ACTIVE, _EXAMPLES, _LOSS, _BAD, _METRICS = range(6)
-"""Indices into a row of numbers: the flag of `StepSums.wants_change`, replicas with examples, the
-examples, the loss of each step times its examples, and steps that are not finite."""
+_WANTS_CHANGE, _ACTIVE, _WEIGHT, _EXAMPLES, _LOSS, _BAD, _METRICS = range(7)
+"""Indices into a row of numbers: the flag of `StepSums.wants_change`, replicas with examples, their
+weight in the mean, the examples, the loss of each step times its examples, and steps that are not
+finite."""
+
+
+class Turns(Protocol):
+    """Decides which replicas a rank contributes to a round, and how much they count."""
+
+    def contributed(
+        self, number: int, lanes: Sequence[int], done: Collection[int], collectives: Collectives
+    ) -> tuple[list[int], int]:
+        """The lanes of the replicas that this rank contributes, and the number of ranks.
+
+        All ranks of a ring call it at the beginning of each round.
+
+        Args:
+            number: The round.
+            lanes: The lanes of this rank.
+            done: Lanes whose replicas it has computed already, in an attempt that a loss ended.
+            collectives: Exchange numbers over the ring.
+
+        Raises:
+            CollectiveFailed: A member was lost.
+        """
+
+    def weight(self, num_examples: float) -> float:
+        """The weight of a replica with these examples in the mean."""
+
+    def check(self, number: int, changes: Values, *, is_finite: bool) -> None:
+        """Look at what a replica has computed, before it is sent.
+
+        Args:
+            number: The round.
+            changes: The changes of its variables.
+            is_finite: Whether its losses and gradients are.
+
+        Raises:
+            EdlError: It must not be sent.
+        """
+
+
+class VirtualReplicas:
+    """The replicas of one job, each of which has one rank that contributes it."""
+
+    def __init__(self, num_replicas: int) -> None:
+        self._num_replicas = num_replicas
+        self._id = int.from_bytes(os.urandom(7), "little")
+
+    def contributed(
+        self, number: int, lanes: Sequence[int], done: Collection[int], collectives: Collectives
+    ) -> tuple[list[int], int]:
+        """The replicas of this rank, without those that others have computed already."""
+        row = [int(lane in done) for lane in range(self._num_replicas)]
+        # All ranks call it at the beginning of each round.
+        rows = collectives.gather_rows([*row, self._id], "edl.rounds.done")
+        holders = [rows[rows[:, lane] == 1, -1] for lane in range(self._num_replicas)]
+        contributed = [
+            lane
+            for lane, ids in enumerate(holders)
+            if (ids[0] == self._id if len(ids) else lane in lanes)
+        ]
+        return contributed, len(rows)
+
+    def weight(self, num_examples: float) -> float:
+        """The examples."""
+        return num_examples
+
+    def check(self, number: int, changes: Values, *, is_finite: bool) -> None:
+        """Do nothing: all ranks see in the sum what is not finite."""
 
 
 class LocalRounds:
@@ -185,6 +277,7 @@ class LocalRounds:
         collectives: Collectives,
         config: LocalConfig,
         compression: Compression = "none",
+        turns: Turns | None = None,
     ) -> None:
         """Train replicas with this step.
 
@@ -193,8 +286,10 @@ class LocalRounds:
             collectives: Sum over the ring.
             config: The settings of the rounds.
             compression: How the changes of the model's trained variables are sent.
+            turns: Decides which replicas this rank contributes; None for those of its lanes.
         """
         self._compression = compression
+        self._turns = turns or VirtualReplicas(config.replicas)
         self._step, self._collectives, self._config = step, collectives, config
         self._inner = dict(step.variables)
         self._slots = {name: _value(self._inner[name]) for name in step.slots}
@@ -209,7 +304,6 @@ class LocalRounds:
         if config.inner_state == "keep":
             copies = config.replicas
             self._kept = {n: Array(np.repeat(v[None], copies, 0)) for n, v in self._slots.items()}
-        self._id = int.from_bytes(os.urandom(7), "little")
         self._done: dict[int, _Replica] = {}
         """The replicas that this rank has computed in the round `_done_in`."""
         self._done_in = -1
@@ -237,6 +331,13 @@ class LocalRounds:
             of_rounds |= {f"outer/{name}": part for name, part in self._outer.variables.items()}
         of_rounds |= {f"replicas/{n}": part for n, part in self._kept.items()}
         return {**self._inner, **of_rounds, "rounds": self._num_done}
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        """The names of the metrics of a step."""
+        self._try_metrics()
+        assert self._metric_names is not None
+        return self._metric_names
 
     @property
     def trained(self) -> Sequence[str]:
@@ -279,13 +380,18 @@ class LocalRounds:
         try:
             self._try_metrics()
             with self.doing("waits", "which replicas are left", "exchange"):
-                lanes, num_ranks = self._lanes_to_compute(batch, is_alone=is_alone)
+                own_lanes = [] if batch is None else list(batch.features.batches.lanes)
+                lanes, num_ranks = own_lanes, 1
+                if not is_alone:
+                    lanes, num_ranks = self._turns.contributed(
+                        number, own_lanes, self._done, self._collectives
+                    )
             for lane in lanes:
                 if lane not in self._done:
                     assert batch is not None
                     state = self._optimizer_state(lane, number)
                     batches = batch.features.steps_of(lane)
-                    self._done[lane] = self._replica(lane, batches, start, state)
+                    self._done[lane] = self._replica(number, lane, batches, start, state)
         finally:
             _assign(self._inner, start)
         changes, slots, numbers = self._local_sums([(lane, self._done[lane]) for lane in lanes])
@@ -319,6 +425,9 @@ class LocalRounds:
         """The outer optimizer of a replica's step."""
         return self._step.outer_optimizer(learning_rate, momentum)
 
+    def begin_round(self) -> None:
+        """Do nothing: a round begins by itself."""
+
     def finalize(self) -> None:
         """Set the model to its final values."""
         self._step.finalize()
@@ -346,26 +455,6 @@ class LocalRounds:
             self._metric_names = tuple(sums.metrics)
             self._num_metric_sums = len(sums.metric_sums)
 
-    def _lanes_to_compute(self, batch: Batch | None, *, is_alone: bool) -> tuple[list[int], int]:
-        """The replicas that this rank contributes to the round, and the number of ranks.
-
-        Each replica has one such rank. If a round is redone because a rank was lost, the replicas
-        that others have computed count.
-        """
-        lanes = [] if batch is None else list(batch.features.batches.lanes)
-        if is_alone:
-            return lanes, 1
-        row = [int(lane in self._done) for lane in range(self._config.replicas)]
-        # All ranks call it at the beginning of each round.
-        rows = self._collectives.gather_rows([*row, self._id], "edl.rounds.done")
-        holders = [rows[rows[:, lane] == 1, -1] for lane in range(self._config.replicas)]
-        contributed = [
-            lane
-            for lane, ids in enumerate(holders)
-            if (ids[0] == self._id if len(ids) else lane in lanes)
-        ]
-        return contributed, len(rows)
-
     def _optimizer_state(self, lane: int, number: int) -> Values:
         """What a replica's optimizer begins a round with, where it is not the job's state.
 
@@ -379,24 +468,31 @@ class LocalRounds:
         return {name: slots.numpy()[lane] for name, slots in self._kept.items()}
 
     def _replica(
-        self, lane: int, batches: Iterator[Batch | None], start: Values, optimizer_state: Values
+        self,
+        number: int,
+        lane: int,
+        batches: Iterator[Batch | None],
+        start: Values,
+        optimizer_state: Values,
     ) -> _Replica:
         """Train a replica for a round, from the values at its start and its optimizer's state."""
         _assign(self._inner, {**start, **optimizer_state})
+        self._step.begin_round()
         numbers = self._zeros()
         for place, batch in enumerate(batches):
             if batch is not None:
                 with self.doing("works", f"local step {place} of replica {lane}"):
                     sums = self._step.step(batch, wants_change=False, is_alone=True, salt=lane)
                 numbers += self._numbers_of(sums)
-        count = numbers[_EXAMPLES]
-        numbers[_ACTIVE] = float(count > 0)
+        weight = numbers[_WEIGHT] = self._turns.weight(numbers[_EXAMPLES])
+        numbers[_ACTIVE] = float(numbers[_EXAMPLES] > 0)
         after = {name: _value(variable) for name, variable in self._inner.items()}
         changes = {}
         for name, value in after.items():
             if name not in self._unsummed:
                 change = _widened(value) - _widened(start[name])
-                changes[name] = change if _counts(value) else change * change.dtype.type(count)
+                changes[name] = change if _counts(value) else change * change.dtype.type(weight)
+        self._turns.check(number, changes, is_finite=not numbers[_BAD])
         return _Replica(changes, {name: after[name] for name in self._kept}, numbers)
 
     def _zeros(self) -> NDArray[np.float64]:
@@ -485,11 +581,11 @@ class LocalRounds:
 
     def _end_round(self, start: Values, changes: Values, numbers: NDArray[np.float64]) -> None:
         """Set a replica's variables to their values after the round, equally on all ranks."""
-        count, active = numbers[_EXAMPLES], numbers[_ACTIVE]
+        weight, active = numbers[_WEIGHT], numbers[_ACTIVE]
         mean_changes = {
             name: np.rint(total / active).astype(np.int64)
             if _counts(start[name])
-            else total / total.dtype.type(count)
+            else total / total.dtype.type(weight)
             for name, total in changes.items()
         }
         if self._outer is not None:

@@ -42,7 +42,8 @@ from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import RingState
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.evaluate import Evaluator, NoValidation, Validation
-from edl_horovod.tasks.local_rounds import LocalRounds, RoundBatches
+from edl_horovod.tasks.federated import Party, PartyRounds, local_config
+from edl_horovod.tasks.local_rounds import LocalRounds, RoundBatches, RoundsOfJob
 from edl_horovod.tasks.opening import Opening, model_to_begin_with
 from edl_horovod.tasks.progress import StepReports, TrainCounters, TrainingProgress
 from edl_horovod.tasks.zoo_copy import ZooCopy, ZooCopyChecker
@@ -77,11 +78,20 @@ def make_warm(
     )
     plan, batches = data.plan, data.batches
     rounds: RoundBatches | None = None
-    if config.train.local.steps:
-        local, compression = config.train.local, config.train.compression
+    party: Party | None = None
+    local, compression = config.train.local, config.train.compression
+    if local.steps:
         step = LocalRounds(step, framework.collectives, local, compression)
-        rounds = RoundBatches(data.make_batches, plan, config.train.local.steps, warmup=batches)
+        of_job = RoundsOfJob(plan, local.steps)
+        rounds = RoundBatches(data.make_batches, of_job, warmup=batches)
         stack.callback(rounds.close)
+    elif config.federated.rounds:
+        party, local = Party(config), local_config(config.federated)
+        step = LocalRounds(step, framework.collectives, local, compression, party)
+        of_party = PartyRounds(plan, config.federated)
+        rounds = RoundBatches(data.make_batches, of_party, warmup=batches)
+        stack.callback(rounds.close)
+        plan = of_party.plan
     trained_model.require_writable(step.model.weights)
     if data.first is not None:
         step.rehearse(data.first)
@@ -90,7 +100,9 @@ def make_warm(
         held_out = opening.data(
             config.validation_data, loaded, Mode.EVALUATION, trained_columns=data.columns
         )
-        evaluator = Evaluator.of(step.model, held_out, framework.collectives)
+        evaluator = Evaluator.of(
+            step.model, held_out, framework.collectives, is_of_party=party is not None
+        )
         validation = Validation(evaluator, config.train, step.model_variables, events)
     if (files := model_to_begin_with(config)) is not None:
         with trained_model.naming_versions(files):
@@ -112,6 +124,7 @@ def make_warm(
         events=events,
         ledger=ledger,
         zoo_copy=zoo_copy,
+        party=party,
     )
     zoo_copy.check()
     if checker is not None:
@@ -151,11 +164,14 @@ class TrainWork(Work):
         events: EventLog,
         ledger: RingLedger,
         zoo_copy: ZooCopy,
+        party: Party | None = None,
     ) -> None:
+        self._party = party
         self._validation = validation
+        num_epochs = config.federated.rounds or config.train.epochs
         has_equal_epochs = not plan.is_growing and not plan.warmup_steps
         callbacks = step.callbacks(
-            num_epochs=config.train.epochs,
+            num_epochs=num_epochs,
             steps_per_epoch=plan.steps_per_epoch if has_equal_epochs else None,
             per_step=config.callbacks.per_step,
         )
@@ -183,7 +199,7 @@ class TrainWork(Work):
         self._progress = TrainingProgress(
             plan,
             self._counters,
-            num_epochs=config.train.epochs,
+            num_epochs=num_epochs,
             max_steps=_max_steps(config, self._callbacks),
         )
         self.state = RingState(
@@ -204,6 +220,17 @@ class TrainWork(Work):
         """Step at which the ring began, or its set of holders last changed."""
         self._may_be_last = False
         """Whether this rank must save its state if it is dismissed: no other may have that."""
+
+    def check(self, world: World) -> None:
+        """Check that the parties of a federated training fit together; see `Work`."""
+        if self._party is not None:
+            assert isinstance(self._step, LocalRounds)
+            texts = [*self._step.metric_names, *self.state.descriptions]
+            self._party.check_fits(world, texts, self._framework.collectives)
+
+    def writes_files(self, world: World) -> bool:
+        """Whether this rank writes events, checkpoints and the result: the leader or a party."""
+        return world.is_leader or self._party is not None
 
     def records_seen(self) -> int:
         """Records of the steps that are done."""
@@ -305,7 +332,7 @@ class TrainWork(Work):
         final evaluation and the epoch's end, which callbacks and schedules count. A later leader,
         whose state contains them, finds the checkpoint and does not replace it.
         """
-        if not (ring.world.is_leader and self._progress.is_cut_short):
+        if not (self.writes_files(ring.world) and self._progress.is_cut_short):
             return
         with ring.membership.doing(
             "unwatched", f"the checkpoint of step {self.state.step}", "checkpoint"
@@ -395,7 +422,7 @@ class TrainWork(Work):
             self.state.commit()
             if ring.lanes is not None:
                 ring.membership.progress(self.state.step)
-            if ring.world.is_leader:
+            if self.writes_files(ring.world):
                 with ring.membership.doing("works", "the checkpoint", "checkpoint"):
                     self._checkpoints.after_step(vars(self._counters))
                 self._reports.report(self.state.step, sums, ring.num_holders)
@@ -415,7 +442,10 @@ class TrainWork(Work):
     def finish(self, world: World) -> Success:
         """Write the trained model; the others wait, and take over if the leader is lost."""
         metrics = self._validation.final_metrics()
-        if world.is_leader:
+        if self._party is not None:
+            # All have the last round then, and each writes a trained model of its own.
+            self._wait_for_all(world)
+        if self.writes_files(world):
             # For a longer training, which continues from this checkpoint.
             if self._checkpoints.newest_step() < self.state.step:
                 self._save()
@@ -434,10 +464,14 @@ class TrainWork(Work):
                 columns=self._columns,
             )
             self._checkpoints.wait()
+        if self._party is None:
+            self._wait_for_all(world)
+        return Success(steps=self.state.step, metrics=metrics, output=self._config.output)
+
+    def _wait_for_all(self, world: World) -> None:
         if not world.is_alone:
             # All ranks call it: each has done the last step.
             self._framework.collectives.sum(np.zeros(()), "edl.finish")
-        return Success(steps=self.state.step, metrics=metrics, output=self._config.output)
 
     def dismissed(self, *, has_state: bool) -> None:
         """Save the state if it may exist on no other rank, because the whole job may be ending.
@@ -456,6 +490,8 @@ class TrainWork(Work):
         self._checkpoints.save(vars(self._counters))
 
     def _lanes(self, world: World) -> range:
+        if self._party is not None:
+            return range(self._plan.num_lanes)
         return self._plan.lanes_of(world.rank, world.size)
 
     def _is_evaluation_due(self) -> bool:
@@ -520,12 +556,20 @@ class _NoCallbacks:
         pass
 
 
+_FACTS_OF_PARTY = tuple(
+    f"federated.{key}" for key in ("party", "weighting", "fraction", "proximal_mu")
+)
+
+
 def _facts(config: JobConfig) -> dict[str, Any]:
     """The settings, apart from those of the data, that a resumed training must keep."""
     facts: dict[str, Any] = {"train.learning_rate": config.train.learning_rate}
     if config.train.local.steps:
         rounds = {f"train.local.{key}": value for key, value in vars(config.train.local).items()}
         facts |= {**rounds, "train.batch_size": config.train.batch_size}
+    if config.federated.rounds:
+        rounds = {f"federated.{key}": value for key, value in vars(config.federated).items()}
+        facts |= {key: rounds[key] for key in _FACTS_OF_PARTY}
     return facts
 
 

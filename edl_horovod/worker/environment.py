@@ -24,6 +24,8 @@ class WorkerEnvironment:
     coordinator_port: int = 0
     """0 for a job without a coordinator."""
     secret_file: Path | None = None
+    token_file: Path | None = None
+    """The token of a party of a federated training, in place of a secret."""
     is_static: bool = False
     """Whether the ranks that mpirun started are the only ring."""
     ready_file: Path | None = None
@@ -47,6 +49,7 @@ class WorkerEnvironment:
             identity=identity,
             coordinator_port=int(port or 0),
             secret_file=_path(get("EDL_SECRET_FILE")),
+            token_file=_path(get("EDL_PARTY_TOKEN")),
             is_static=get("EDL_MEMBERSHIP") == "static",
             ready_file=_path(get("EDL_READY_FILE")),
             driver_place=_driver_place(variables),

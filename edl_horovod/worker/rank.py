@@ -7,7 +7,8 @@ import threading
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
-from edl_horovod.config.schema import ElasticConfig, JobConfig
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.coordinator import tokens
 from edl_horovod.errors import SEE_DOCTOR, ConfigError, EdlError
 from edl_horovod.frameworks.horovod import Horovod, patch_warning
 from edl_horovod.job import timeline
@@ -146,7 +147,7 @@ def make_membership(
     if warning := patch_warning(horovod.patch_version()):
         log.warning("%s %s", warning, SEE_DOCTOR)
     if kind == "coordinator":
-        return _coordinated(environment, config.elastic, horovod)
+        return _coordinated(environment, config, horovod)
     assert environment.driver_place is not None
     return HorovodDriverMembership(
         horovod,
@@ -157,21 +158,25 @@ def make_membership(
     )
 
 
-def _coordinated(
-    environment: WorkerEnvironment, config: ElasticConfig, horovod: Horovod
-) -> Membership:
-    assert environment.secret_file is not None
+def _coordinated(environment: WorkerEnvironment, config: JobConfig, horovod: Horovod) -> Membership:
+    elastic, result_file = config.elastic, None
+    if environment.token_file is not None:
+        secret = bytes.fromhex(tokens.read(environment.token_file).secret)
+        result_file = JobDir.of(config).result
+    else:
+        assert environment.secret_file is not None
+        secret = environment.secret_file.read_bytes()
     address = coordinated.CoordinatorAddress(
         host=environment.identity.coordinator_host,
         port=environment.coordinator_port,
-        secret=environment.secret_file.read_bytes(),
+        secret=secret,
         worker_host=environment.identity.host,
         slot=environment.identity.slot,
     )
     timings = coordinated.CoordinatedTimings(
-        forming_seconds=config.forming_seconds,
+        forming_seconds=elastic.forming_seconds,
         # In a cluster the coordinator's pod may still be waiting for a node.
-        first_seconds=config.wait_seconds,
-        away_seconds=config.coordinator_away_seconds,
+        first_seconds=elastic.wait_seconds,
+        away_seconds=elastic.coordinator_away_seconds,
     )
-    return coordinated.CoordinatedMembership(horovod, address, timings)
+    return coordinated.CoordinatedMembership(horovod, address, timings, result_file)

@@ -49,6 +49,9 @@ _EXAMPLES = {
     "predict": """\
   edl predict trained_model=/models/mnist data='/data/new-*.recordio' output=/results/new
   edl predict trained_model=/models/mnist data=new.recordio output=answers.recordio launch.np=2""",
+    "federate": """\
+  edl federate job_dir=federation federated.parties=[north,south,west] \
+      federated.listen=127.0.0.1:7100""",
 }
 
 

@@ -4,7 +4,8 @@ import contextlib
 import functools
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -64,6 +65,7 @@ class StepGraph:
         rate: ScaledLearningRate | None,
         is_waiting: tf.Variable,
         attack: Attack | None = None,
+        anchors: Mapping[int, tf.Variable] = MappingProxyType({}),
     ) -> None:
         """Trace the step for a single rank and for a ring, with and without examples.
 
@@ -78,10 +80,12 @@ class StepGraph:
             rate: The optimizer's learning rate if it is scaled, else None.
             is_waiting: Set to true by the step when this rank's sums are computed.
             attack: Changes the examples first; then `element_spec` has the key of their noise.
+            anchors: The weights that FedProx pulls towards, by the id of their variables; empty
+                without it.
         """
         self._objective, self._optimizer, self._options = objective, optimizer, options
         self._ring_sums, self._rate, self._is_waiting = ring_sums, rate, is_waiting
-        self._attack = attack
+        self._attack, self._anchors = attack, anchors
         self._trainable = list(trainable)
         self._non_trainable = list(model.non_trainable_variables)
         # Set while a batch is traced: the variables that the loss depends on or that are assigned.
@@ -345,6 +349,8 @@ class StepGraph:
         def update() -> tf.Tensor:
             # The weight of a fully masked loss is 0; Keras then uses zero gradients.
             gradients = [combine(tf.math.divide_no_nan, total, weight) for total in gradient_sums]
+            if self._anchors:
+                gradients = list(map(self._pulled, self._trained, gradients))
             gradients = clip(gradients, self._options, self._scale)
             with self._rate.applied() if self._rate is not None else contextlib.nullcontext():
                 self._optimizer.apply(gradients, self._trained)
@@ -369,6 +375,12 @@ class StepGraph:
         with tf.control_dependencies([updated]):
             row = [tf.reshape(tf.cast(v, tf.float32), [1]) for v in (*values.values(), are_finite)]
             return tf.concat([numbers[:METRICS], *states, *row], 0)
+
+    def _pulled(self, variable: keras.Variable, gradient: Sum) -> tf.Tensor:
+        """Add the gradient of FedProx's term to that of a variable."""
+        distance = variable.value - self._anchors[id(variable)]
+        factor = tf.cast(self._options.proximal_mu * self._scale, distance.dtype)
+        return tf.convert_to_tensor(gradient) + factor * distance
 
     @property
     def _is_scaling(self) -> bool:

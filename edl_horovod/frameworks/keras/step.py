@@ -133,6 +133,13 @@ class KerasStep:
         self._trained = self._in_phase(self.model.keras.trainable_variables)
         self._reset_optimizer: Callable[[], None] | None = None
         self._build_optimizer()
+        self._anchors: dict[int, tf.Variable] = {}
+        """Weights at a round's begin, for FedProx, by the id of their variables."""
+        if options.proximal_mu:
+            self._anchors = {
+                id(variable): tf.Variable(variable.value, trainable=False)
+                for variable in self._trained
+            }
         self._is_waiting = tf.Variable(False, trainable=False)
         self._zero = tf.constant(0.0)
         self._trace()
@@ -199,11 +206,17 @@ class KerasStep:
         """Create the optimizer of local rounds; see `base.Step`."""
         optimizer = self.loaded.outer_optimizer(self.model.keras)
         if optimizer is None:
-            optimizer = keras.optimizers.SGD(learning_rate, momentum, nesterov=True)
+            optimizer = keras.optimizers.SGD(learning_rate, momentum, nesterov=momentum > 0)
         label = f"create_outer_optimizer of {self.loaded.label}"
         return KerasOuterOptimizer(
             require_optimizer(optimizer, label), dict(zip(self.trained, self._trained, strict=True))
         )
+
+    def begin_round(self) -> None:
+        """Let the following steps pull towards the present weights; see `base.Step`."""
+        if self._anchors:
+            for variable in self._trained:
+                self._anchors[id(variable)].assign(variable.value)
 
     def scale_learning_rate(self, factor: float) -> None:
         """Multiply the learning rate of the following steps by `factor`."""
@@ -313,6 +326,7 @@ class KerasStep:
                 rate=self._rate,
                 is_waiting=self._is_waiting,
                 attack=self._attack,
+                anchors=self._anchors,
             )
 
     def reset_optimizer(self) -> None:

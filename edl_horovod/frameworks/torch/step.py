@@ -196,14 +196,17 @@ class TorchStep:
             self._runner.compile()
         self._loss_scale = _LossScale() if options.scales_loss else None
         sparse = sparse_parameters(module)
-        if sparse and (options.clip_norm or options.clip_value):
-            limits = {"train.clip_norm": options.clip_norm, "train.clip_value": options.clip_value}
+        limits = {"train.clip_norm": options.clip_norm, "train.clip_value": options.clip_value}
+        limits["federated.proximal_mu"] = options.proximal_mu
+        if sparse and any(limits.values()):
             raise UserCodeError(
                 f"PyTorch cannot clip the sparse gradients of {', '.join(sorted(sparse))} of"
-                f" {loaded.label}.",
+                f" {loaded.label}, or add terms to them.",
                 received={key: limit for key, limit in limits.items() if limit},
                 hint="Leave out the limit, or set sparse=False in the embeddings.",
             )
+        self._anchors: dict[str, torch.Tensor] = {}
+        """Weights at a round's begin, by name, for FedProx."""
         with _unfrozen(self._trained.values()):
             self._state = OptimizerState(
                 self.optimizer, self.schedules, self._trained, sparse, loaded
@@ -327,12 +330,18 @@ class TorchStep:
         returned = self.loaded.outer_optimizer(self._runner.module)
         if returned is None:
             parameters = trained.values()
-            returned = torch.optim.SGD(parameters, learning_rate, momentum, nesterov=True)
+            is_nesterov = momentum > 0
+            returned = torch.optim.SGD(parameters, learning_rate, momentum, nesterov=is_nesterov)
         name = f"create_outer_optimizer of {self.loaded.label}"
         optimizer, schedules = parse_optimizer(returned, self._runner.module, name)
         with _unfrozen(trained.values()):
             state = OptimizerState(optimizer, schedules, trained, (), self.loaded)
         return TorchOuterOptimizer(optimizer, trained, state)
+
+    def begin_round(self) -> None:
+        """Let the following steps pull towards the present weights; see `base.Step`."""
+        if self._options.proximal_mu:
+            self._anchors = {name: p.detach().clone() for name, p in self._trained.items()}
 
     def scale_learning_rate(self, factor: float) -> None:
         """Multiply the learning rate of the steps that follow; see `base.Step`."""
@@ -632,6 +641,10 @@ class TorchStep:
                 # The gradients overflowed float16: skip the step, and reduce the factor.
                 self._loss_scale.update(is_finite=is_representable)
             if is_representable:
+                for name, anchor in self._anchors.items():
+                    parameter = self._trained[name]
+                    if parameter.grad is not None:
+                        parameter.grad.add_(parameter - anchor, alpha=self._options.proximal_mu)
                 if self._options.clip_value:
                     nn.utils.clip_grad_value_(parameters, self._options.clip_value)
                 if self._options.clip_norm:

@@ -9,15 +9,17 @@ import socket
 import threading
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from edl_horovod.coordinator import messages, wire
 from edl_horovod.coordinator.messages import Message, Place
 from edl_horovod.coordinator.wire import Channel, WireError
-from edl_horovod.errors import EdlError
+from edl_horovod.errors import EdlError, JobFailed, PartyError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.world import World
+from edl_horovod.job import outcome
 from edl_horovod.job.account import Cause
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.ring.membership.base import EXIT_AT_SIGTERM, Dismissed, Membership
@@ -72,10 +74,23 @@ class CoordinatedMembership(Membership):
     """
 
     def __init__(
-        self, horovod: Horovod, address: CoordinatorAddress, timings: CoordinatedTimings
+        self,
+        horovod: Horovod,
+        address: CoordinatorAddress,
+        timings: CoordinatedTimings,
+        result_file: Path | None = None,
     ) -> None:
-        """Prepare; `join` connects, because only a warm worker may."""
+        """Prepare; `join` connects, because only a warm worker may.
+
+        Args:
+            horovod: Forms rings.
+            address: The coordinator.
+            timings: Time limits.
+            result_file: File for the outcome of a party of a federated training; None for a job's
+                worker, whose coordinator writes the job's outcome.
+        """
         super().__init__(horovod)
+        self._result_file = result_file
         self._address = address
         self._timings = timings
         self._patience_seconds = timings.first_seconds
@@ -120,6 +135,8 @@ class CoordinatedMembership(Membership):
             self._wait_for_place()
             if (stop := self._dismissal) is not None:
                 is_final = stop.is_over or self._is_leaving
+                if self._result_file is not None and not self._is_leaving:
+                    outcome.save(self._result_file, _end_of_party(stop))
                 raise Dismissed(stop.reason, is_final=is_final, has_state=stop.has_state)
             assert self._place is not None
             place, self._place = self._place, None
@@ -186,10 +203,21 @@ class CoordinatedMembership(Membership):
 
     def finished(self, result: Success) -> None:
         """Report to the coordinator, and wait until it dismisses this worker."""
+        if self._result_file is not None:
+            outcome.save(self._result_file, result)
+            result = replace(result, output="")  # A path of the party is its own.
         self._report_end(messages.Finished(result=result))
 
     def report_error(self, error: EdlError) -> None:
-        """Report to the coordinator, which ends the job."""
+        """Report to the coordinator, which ends the job, or lets the others go on without a party.
+
+        Others see only those errors of a party that name none of its records and paths.
+        """
+        if self._result_file is not None:
+            outcome.save(self._result_file, Failure.of(error))
+            if not isinstance(error, PartyError):
+                name = self._address.worker_host
+                error = PartyError(f"Party {name!r} failed; its own log says why.")
         failure = Failure.of(error)
         shortened = replace(failure, message=_shortened(failure.message))
         self._report_end(messages.Failed(error=shortened))
@@ -274,10 +302,11 @@ class CoordinatedMembership(Membership):
         return connection
 
     def _greet(self, connection: socket.socket, lines: Any) -> None:
-        server_nonce = wire.nonce_of(lines.readline(wire.MAX_LINE_BYTES))
+        server_nonce, _ = wire.greeting_of(lines.readline(wire.MAX_LINE_BYTES))
         nonces = {"server_nonce": server_nonce, "client_nonce": wire.new_nonce()}
         channel = Channel(self._address.secret, **nonces, is_server=False)
-        connection.sendall(wire.greeting(nonces["client_nonce"]))
+        party = self._address.worker_host if self._result_file is not None else ""
+        connection.sendall(wire.greeting(nonces["client_nonce"], party))
         with self._lock:
             self._socket, self._channel = connection, channel
             self._is_away = self._is_short = False
@@ -366,6 +395,20 @@ class CoordinatedMembership(Membership):
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
         self._socket = self._channel = None
+
+
+def _end_of_party(stop: messages.Stop) -> Failure:
+    """The outcome of a party that the coordinator dismisses before it has a result."""
+    if stop.error:
+        return Failure(error=stop.error, message=stop.message)
+    return Failure.of(
+        JobFailed(
+            "The federated training ended for this party before it had a trained model.",
+            received=stop.reason,
+            hint="Ask the operator of the coordinator. The same command with resume=auto goes on"
+            " from the newest checkpoint.",
+        )
+    )
 
 
 def _shortened(text: str) -> str:

@@ -106,8 +106,8 @@ def test_a_missing_file_is_refused(tmp_path):
 
 
 def test_a_missing_key_is_named_with_its_meaning():
-    with pytest.raises(ConfigError, match=r"data is missing\. Input files"):
-        resolved.from_dict({"task": "train"})
+    with pytest.raises(ConfigError, match=r"task is missing\. The task"):
+        resolved.from_dict({})
 
 
 def test_an_int_for_a_float_becomes_a_float():

@@ -8,7 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from edl_horovod.config.schema import DataConfig, ElasticConfig, LaunchConfig, TrainConfig
+from edl_horovod.config.schema import (
+    DataConfig,
+    ElasticConfig,
+    FederatedConfig,
+    LaunchConfig,
+    TrainConfig,
+)
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import CoordinatorSettings, Timings
 from edl_horovod.coordinator.wire import Channel, greeting, new_nonce
@@ -33,7 +39,7 @@ QUICK = {
 class FakeWorker:
     """A worker that does at once what it is told, except for what a test takes over."""
 
-    def __init__(self, port, slot=0, host="localhost", *, secret=SECRET):
+    def __init__(self, port, slot=0, host="localhost", *, secret=SECRET, party=""):
         self.name = f"{host}:{slot}:{next(NUMBERS)}"
         self.heard = []
         self.place = None
@@ -53,6 +59,7 @@ class FakeWorker:
         self.said = b""
         """All that went over its last connection."""
         self.port, self._slot, self._host, self._secret = port, slot, host, secret
+        self._party = party
 
     async def connect(self, **more):
         reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -60,7 +67,7 @@ class FakeWorker:
         server_nonce = (await reader.readline()).decode().split()[1]
         nonces = {"server_nonce": server_nonce, "client_nonce": nonce}
         self._channel = Channel(self._secret, **nonces, is_server=False)
-        self.said = greeting(nonce)
+        self.said = greeting(nonce, self._party)
         self._writer.write(self.said)
         hello = {"worker": self.name, "host": self._host, "slot": self._slot, "pid": 1}
         hello |= {"generation": self.generation, "is_ready": self.is_ready, "step": self.step}
@@ -129,7 +136,7 @@ class FakeWorker:
 class Job:
     """A coordinator in this process, with the directory of its job."""
 
-    def __init__(self, job_dir, *, wanted=None, timings=None, num_start=1, **elastic):
+    def __init__(self, job_dir, *, wanted=None, timings=None, num_start=1, parties=(), **elastic):
         self.dir = job_dir
         defaults = {"max_np": 8, "wait_seconds": 5.0, "forming_seconds": 3.0}
         self.settings = CoordinatorSettings(
@@ -139,7 +146,8 @@ class Job:
             secret=SECRET,
             timings=Timings(**{**QUICK, **(timings or {})}),
             config=SimpleNamespace(
-                task="train",
+                task="federate" if parties else "train",
+                federated=FederatedConfig(parties=list(parties)),
                 launch=LaunchConfig(np=num_start),
                 elastic=ElasticConfig(**{**defaults, **elastic}),
                 train=TrainConfig(batch_size=8),

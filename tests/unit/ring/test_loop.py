@@ -24,6 +24,12 @@ class Job:
     def expect(self, world, step):
         pass
 
+    def check(self, world):
+        pass
+
+    def writes_files(self, world):
+        return world.is_leader
+
     def join(self, step):
         self._call("join")
         number = self.calls.count("join")

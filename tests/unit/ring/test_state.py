@@ -33,7 +33,7 @@ class Ring:
         return World(rank=self._rank, size=1 + len(self._others), generation=1)
 
     def gather_rows(self, row, name):
-        same = row[:2]  # All have the same variables.
+        same = row[:1]  # All have the same variables.
         rows = [
             [*same, newest, own[0] > NEVER, 0, NEVER, 0, 0, *own] for *own, newest in self._others
         ]

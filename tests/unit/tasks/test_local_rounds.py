@@ -15,7 +15,12 @@ from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.job_data import plan_of
 from edl_horovod.records.plan import lanes_of_rank
 from edl_horovod.spec import Mode
-from edl_horovod.tasks.local_rounds import LocalRounds, RoundBatches, plan_of_local_steps
+from edl_horovod.tasks.local_rounds import (
+    LocalRounds,
+    RoundBatches,
+    RoundsOfJob,
+    plan_of_local_steps,
+)
 from tests import numpy_framework
 from tests.jobs import training
 from tests.memory_source import KIND
@@ -52,8 +57,7 @@ class Rank:
             self.step = LocalRounds(self.inner, collectives, local, job.train.compression)
             self.batches = RoundBatches(
                 lambda: numpy_framework.Batches(source, plan, loaded, Mode.TRAINING),
-                self.plan,
-                local.steps,
+                RoundsOfJob(self.plan, local.steps),
                 warmup=batches,
             )
         self.last = self.plan.spans(1).first_step_of(EPOCHS)

@@ -1,0 +1,107 @@
+"""Federated trainings: the plans of a coordinator without ranks, and of a party that joins it."""
+
+import ipaddress
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from edl_horovod.config import tasks
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.coordinator import tokens
+from edl_horovod.coordinator.tokens import PartyToken
+from edl_horovod.errors import ConfigError
+from edl_horovod.job import earlier
+from edl_horovod.job.directory import JobDir, with_job_dir
+from edl_horovod.models import framework_name
+from edl_horovod.supervisor.plan import Command, LaunchPlan, local_worker
+
+
+def plan_coordinator(config: JobConfig) -> LaunchPlan:
+    """Plan the coordinator of a federated training.
+
+    Raises:
+        ConfigError: It would listen to other machines, and federated.unencrypted is not set.
+    """
+    host, _, port = config.federated.listen.rpartition(":")
+    _require_loopback(host, config, {"federated.listen": config.federated.listen})
+    federated, job_dir = config.federated, JobDir.of(config)
+    config = replace(
+        config,
+        launch=replace(config.launch, np=len(federated.parties)),
+        elastic=replace(config.elastic, min_np=federated.least_parties, max_np=None),
+    )
+    argv = (sys.executable, "-m", "edl_horovod.coordinator", "--job-dir", str(job_dir))
+    secret = ("--secret-file", str(job_dir.tokens / tokens.SECRET))
+    return LaunchPlan(
+        config=config,
+        job_dir=job_dir,
+        hosts=dict.fromkeys(federated.parties, 1),
+        coordinator=Command(argv=(*argv, "--address", host, "--port", port, *secret)),
+    )
+
+
+def plan_party(config: JobConfig, address: str, token: PartyToken, token_file: Path) -> LaunchPlan:
+    """Plan a party.
+
+    Args:
+        config: The settings of its training.
+        address: HOST:PORT of the coordinator.
+        token: The party's token.
+        token_file: Its file.
+
+    Raises:
+        ConfigError: It would exchange sums with other machines, and federated.unencrypted is not
+            set; or the settings do not fit.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError("--join must be HOST:PORT.", received={"--join": address})
+    is_here = _require_loopback(host, config, {"--join": address})
+    config = framework_name.with_framework(earlier.with_checkpoint_lanes(with_job_dir(config)))
+    tasks.check_start(config)
+    job_dir = JobDir.of(config)
+    variables = {"EDL_HOST": token.party, "EDL_PARTY_TOKEN": str(token_file.absolute())}
+    if is_here:
+        variables["HOROVOD_GLOO_IFACE"] = "lo"
+    return LaunchPlan(
+        config=config,
+        job_dir=job_dir,
+        hosts={token.party: 1},
+        worker=local_worker(config, job_dir, variables),
+        join=address,
+    )
+
+
+def refuse_party(config: JobConfig) -> None:
+    """Refuse to train a party alone, as `edl resume` of its directory would.
+
+    Raises:
+        ConfigError: The settings are those of a party.
+    """
+    if config.federated.party:
+        raise ConfigError(
+            "This is a party of a federated training, which only edl party starts.",
+            received={"federated.party": config.federated.party},
+            hint="Repeat the command edl party of this party, with resume=auto to go on.",
+        )
+
+
+def _require_loopback(host: str, config: JobConfig, received: dict[str, object]) -> bool:
+    """Whether a host is this machine; if it is not, sums would travel unencrypted.
+
+    Raises:
+        ConfigError: It is another, and the user does not allow that.
+    """
+    try:
+        is_here = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_here = host == "localhost"
+    if not is_here and not config.federated.unencrypted:
+        raise ConfigError(
+            "Sums travel between parties without encryption, so by default all parties must be on"
+            " this machine.",
+            received=received,
+            hint="Between machines, connect them by a VPN such as WireGuard, use its addresses, and"
+            " set federated.unencrypted=true.",
+        )
+    return is_here

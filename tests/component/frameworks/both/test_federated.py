@@ -1,0 +1,187 @@
+"""Federated rounds in both frameworks: the server's optimizers and FedProx, held against NumPy."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+
+from edl_horovod.config.schema import FederatedConfig
+from edl_horovod.frameworks.keras.framework import FRAMEWORK as KERAS
+from edl_horovod.frameworks.torch.framework import TorchFramework
+from edl_horovod.frameworks.values import Batch
+from edl_horovod.models.zoo import load_spec
+from tests.jobs import training
+from tests.snippets import ROOT, snippets_in
+from tests.specs import with_methods
+
+ZOO = str(Path(__file__).parents[3] / "zoo")
+BATCH, RATE, MU = 8, 0.1, 0.5
+SPEC = ({"x": tf.TensorSpec((None, 4), tf.float32)}, tf.TensorSpec((None, 1), tf.float32))
+
+
+class NoReducer:
+    def __init__(self, *arguments):
+        pass
+
+
+def yogi_of_the_page(framework):
+    """The class that the how-to shows for a framework."""
+    texts = [s.text for s in snippets_in(ROOT / "docs/how-to/federated.md") if "Yogi" in s.text]
+    (text,) = [text for text in texts if f"({framework.__name__}.opt" in text]
+    found = {framework.__name__: framework}
+    exec(text, found)
+    return found["Yogi"]
+
+
+def batch_of(number, tensor):
+    random = np.random.default_rng(number)
+    x = random.normal(size=(BATCH, 4)).astype(np.float32)
+    y = np.sin(x.sum(1, keepdims=True))
+    return Batch({"x": tensor(x)}, tensor(y), BATCH, None, lambda: np.arange(BATCH))
+
+
+class Keras:
+    tensor = staticmethod(tf.constant)
+    adam = staticmethod(lambda model: keras.optimizers.Adam(0.1, 0.9, 0.99, epsilon=1e-3))
+    adagrad = staticmethod(
+        lambda model: keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.0, epsilon=1e-3)
+    )
+    momentum = staticmethod(lambda model: keras.optimizers.SGD(1.0, momentum=0.9))
+    yogi = staticmethod(lambda model: yogi_of_the_page(keras)())
+
+    @staticmethod
+    def sgd(model):
+        return keras.optimizers.SGD(RATE)
+
+    @staticmethod
+    def make_step(job, **methods):
+        KERAS.begin(slot=0, seed=4)
+        loaded = load_spec(ZOO, "curve", params={}, plain_models=KERAS.plain_models)
+        methods["create_optimizer"] = lambda: keras.optimizers.SGD(RATE)
+        return KERAS.step(with_methods(loaded, **methods), SPEC, job)
+
+
+class Torch:
+    tensor = staticmethod(torch.from_numpy)
+    adam = staticmethod(
+        lambda model: torch.optim.Adam(model.parameters(), 0.1, (0.9, 0.99), eps=1e-3)
+    )
+    adagrad = staticmethod(lambda model: torch.optim.Adagrad(model.parameters(), 0.1, eps=1e-3))
+    momentum = staticmethod(lambda model: torch.optim.SGD(model.parameters(), 1.0, momentum=0.9))
+    yogi = staticmethod(lambda model: yogi_of_the_page(torch)(model.parameters()))
+
+    @staticmethod
+    def make_step(job, **methods):
+        framework = TorchFramework(None, None, NoReducer)
+        framework.begin(slot=0, seed=4)
+        loaded = load_spec(ZOO, "torch_curve", params={}, plain_models=framework.plain_models)
+        methods["create_optimizer"] = lambda model: torch.optim.SGD(model.parameters(), RATE)
+        example = batch_of(0, torch.from_numpy)
+        return framework.step(with_methods(loaded, **methods), example, job)
+
+
+def adam(history, *, corrects_eps):
+    """FedAdam with the correction of Adam's bias, after the changes of some rounds."""
+    m = v = total = 0.0
+    for number, change in enumerate(history, 1):
+        m, v = 0.9 * m + 0.1 * change, 0.99 * v + 0.01 * change**2
+        first, second = 1 - 0.9**number, 1 - 0.99**number
+        root = np.sqrt(v) + 1e-3 if not corrects_eps else np.sqrt(v / second) + 1e-3
+        scale = np.sqrt(second) / first if not corrects_eps else 1 / first
+        total = total + 0.1 * scale * m / root
+    return total
+
+
+def adagrad(history, *, corrects_eps):
+    v = total = 0.0
+    for change in history:
+        v = v + change**2
+        root = np.sqrt(v) + 1e-3 if corrects_eps else np.sqrt(v + 1e-3)
+        total = total + 0.1 * change / root
+    return total
+
+
+def momentum(history, *, corrects_eps):
+    m = total = 0.0
+    for change in history:
+        m = 0.9 * m + change
+        total = total + m
+    return total
+
+
+def yogi(history, *, corrects_eps):
+    m = v = total = 0.0
+    for change in history:
+        m = 0.9 * m + 0.1 * change
+        v = v - 0.01 * change**2 * np.sign(v - change**2)
+        total = total + 0.1 * m / (np.sqrt(v) + 1e-3)
+    return total
+
+
+def values_of(step):
+    return {name: np.array(step.variables[name].numpy()) for name in step.trained}
+
+
+@pytest.mark.parametrize("framework", [Keras, Torch])
+@pytest.mark.parametrize("rule", [adam, adagrad, momentum, yogi], ids=lambda rule: rule.__name__)
+def test_an_outer_optimizer_is_that_of_the_paper(framework, rule):
+    job = training(BATCH, federated=FederatedConfig(rounds=2))
+    make = getattr(framework, rule.__name__)
+    step = framework.make_step(job, create_outer_optimizer=make)
+    start, outer = values_of(step), step.outer_optimizer(1.0, 0.0)
+    random = np.random.default_rng(3)
+    history = {name: [] for name in step.trained}
+    for _ in range(5):
+        changes = {
+            name: random.normal(size=value.shape).astype(np.float32) * 0.2
+            for name, value in start.items()
+        }
+        outer.apply(changes)
+        for name, change in changes.items():
+            history[name].append(change.astype(np.float64))
+        for name, value in values_of(step).items():
+            expected = start[name] + rule(history[name], corrects_eps=framework is Torch)
+            np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("framework", [Keras, Torch])
+def test_without_one_the_mean_change_is_added(framework):
+    step = framework.make_step(training(BATCH, federated=FederatedConfig(rounds=2)))
+    start, outer = values_of(step), step.outer_optimizer(1.0, 0.0)
+    changes = {name: np.full(value.shape, 0.25, np.float32) for name, value in start.items()}
+    outer.apply(changes)
+    for name, value in values_of(step).items():
+        np.testing.assert_allclose(value, start[name] + 0.25, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("framework", [Keras, Torch])
+def test_fedprox_pulls_each_local_step_towards_the_rounds_begin(framework):
+    plain = framework.make_step(training(BATCH, federated=FederatedConfig(rounds=2)))
+    rounds = FederatedConfig(rounds=2, proximal_mu=MU)
+    step = framework.make_step(training(BATCH, federated=rounds))
+    # Keras counts the layers of a process.
+    plain_variables = {
+        name: plain.variables[other]
+        for name, other in zip(step.trained, plain.trained, strict=True)
+    }
+
+    def run(trained, number):
+        batch = batch_of(number, framework.tensor)
+        return trained.step(batch, wants_change=False, is_alone=True, salt=0)
+
+    for first in (0, 3):
+        start = values_of(step)
+        step.begin_round()
+        for number in range(first, first + 3):
+            before = values_of(step)
+            for name, value in before.items():
+                plain_variables[name].assign(value)
+            run(plain, number)
+            run(step, number)
+            for name, value in values_of(step).items():
+                pull = RATE * MU * (before[name] - start[name])
+                expected = plain_variables[name].numpy() - pull
+                np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-7, err_msg=name)

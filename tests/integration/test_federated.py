@@ -1,0 +1,240 @@
+"""Federated trainings as their operators start them: a coordinator, and parties with own data."""
+
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edl_horovod import trained_model
+from edl_horovod.files.whole_file import read_json
+from edl_horovod.records.chunks import Codec
+from edl_horovod.records.sources.recordio import Writer
+from edl_horovod.trained_model.params import read_params
+from tests.integration.conftest import ZOO, Job, for_framework
+from tests.ports import free_port
+from tests.records import example
+from tests.waiting import wait_until
+
+PARTIES = {"north": 96, "south": 60, "west": 144}
+"""Records of the parties."""
+ROUNDS = 6
+
+
+def write_data(folder, party, count, *, value=1.0):
+    """Records of a party, in files and with texts whose names nobody else may see."""
+    folder = folder / f"folder-of-{party}"
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(count)
+    with Writer(folder / "part.recordio", codec=Codec.NONE) as writer:
+        for number in range(count):
+            x = random.normal(size=4).astype(np.float32)
+            y = np.float32(value * x.sum())
+            note = f"note-of-{party}".encode()
+            writer.write(example(id=[number], x=x, y=[y], note=[note]))
+    return str(folder / "*.recordio")
+
+
+class Federation:
+    """A coordinator and parties, each a command of its own."""
+
+    def __init__(self, folder, framework):
+        self.folder, self._framework = folder, framework
+        self.jobs, self.parties, self.port = [], {}, free_port()
+        self.coordinate()
+
+    def coordinate(self, *settings):
+        command = [sys.executable, "-m", "edl_horovod", "federate"]
+        command += [f"job_dir={self.folder}/federation", f"federated.parties=[{','.join(PARTIES)}]"]
+        command += [f"federated.listen=127.0.0.1:{self.port}", *settings]
+        self.coordinator = self._start(command, self.folder / "federation")
+        for party in PARTIES:
+            self.coordinator.wait_for(lambda _, p=party: self.token(p).exists(), "the tokens")
+
+    def token(self, party):
+        return self.folder / "federation" / "tokens" / f"{party}.token"
+
+    def join(self, party, *settings, token=None, data=None, name=None):
+        name = name or party
+        given = dict(text.partition("=")[::2] for text in settings)
+        defaults = {
+            "model_def": "curve",
+            "model_zoo": ZOO,
+            "data": data or f"{self.folder}/data/folder-of-{party}/*.recordio",
+            "output": f"{self.folder}/{name}",
+            "job_dir": f"{self.folder}/{name}.job",
+            "launch.threads_per_rank": "1",
+            "train.batch_size": "12",
+            "federated.rounds": ROUNDS,
+            "checkpoint.every_steps": "1",
+        }
+        settings = [*(f"{k}={v}" for k, v in defaults.items() if k not in given), *settings]
+        command = [sys.executable, "-m", "edl_horovod", "party"]
+        command += [
+            "--join",
+            f"127.0.0.1:{self.port}",
+            "--party-token",
+            str(token or self.token(party)),
+        ]
+        command += for_framework(self._framework, settings)
+        self.parties[name] = self._start(command, self.folder / f"{name}.job")
+        return self.parties[name]
+
+    def join_all(self, *settings):
+        return [self.join(party, *settings) for party in PARTIES]
+
+    def wait_for_step(self, party, step):
+        self.parties[party].wait_for_step(step)
+
+    def members(self):
+        return [sorted(e.event.members) for e in self.coordinator.events("generation")]
+
+    def succeed(self, *names):
+        for name in names or self.parties:
+            self.parties[name].succeed()
+        self.coordinator.succeed()
+
+    def weights(self, name):
+        return dict(read_params(trained_model.read(self.folder / name).params_files))
+
+    def assert_same_weights(self, *names):
+        first = self.weights(names[0])
+        for name in names[1:]:
+            others = self.weights(name)
+            assert sorted(others) == sorted(first)
+            for key, value in others.items():
+                np.testing.assert_array_equal(value, first[key], err_msg=f"{name} {key}")
+
+    def _start(self, command, job_dir):
+        job = Job(command, job_dir)
+        self.jobs.append(job)
+        return job
+
+    def close(self):
+        for job in reversed(self.jobs):
+            job.close()
+
+
+@pytest.fixture
+def federation(tmp_path, framework):
+    for party, count in PARTIES.items():
+        write_data(tmp_path / "data", party, count, value=1 + count / 100)
+    found = Federation(tmp_path, framework)
+    yield found
+    found.close()
+
+
+def files_of(folder):
+    return [path for path in Path(folder).rglob("*") if path.is_file()]
+
+
+@pytest.mark.timeout(240)
+def test_parties_train_one_model_and_keep_their_records_and_paths_to_themselves(federation):
+    folder = federation.folder
+    federation.join_all(f"validation_data={folder}/data/folder-of-south/*.recordio")
+    federation.succeed()
+
+    federation.assert_same_weights(*PARTIES)
+    for party, count in PARTIES.items():
+        steps = federation.parties[party].events("step")
+        assert steps[-1].event.step == ROUNDS
+        assert steps[-1].event.records_seen == ROUNDS * count
+        assert steps[-1].event.loss < steps[0].event.loss
+    evaluations = [job.events("evaluation") for job in federation.parties.values()]
+    metrics = [[e.event.metrics for e in found] for found in evaluations]
+    assert len(metrics[0]) == ROUNDS
+    assert metrics[0] == metrics[1] == metrics[2]
+    for party in ("north", "west"):
+        marks = [f"{mark}-of-{party}".encode() for mark in ("note", "folder")]
+        own = files_of(folder / f"{party}.job")
+        assert any(marks[1] in path.read_bytes() for path in own)
+        for other in {*PARTIES, "federation"} - {party}:
+            paths = [*files_of(folder / f"{other}.job"), *files_of(folder / other)]
+            paths.append(federation.jobs[0].output_path)
+            for path in paths:
+                content = path.read_bytes()
+                assert not any(mark in content for mark in marks), path
+
+
+@pytest.mark.timeout(240)
+def test_a_killed_party_comes_back_and_the_others_lose_nothing(federation):
+    slow = federation.folder / "hurry"
+    federation.join_all(f"params.slow_until={slow}", "federated.rounds=60")
+    for party in PARTIES:
+        federation.wait_for_step(party, 1)
+    west = federation.parties["west"]
+    size = len(federation.members())
+    west.process.send_signal(signal.SIGKILL)  # With it go its workers.
+    west.process.wait()
+    wait_until(
+        lambda: any(len(members) == 2 for members in federation.members()[size:]),
+        "a ring of two",
+        describe=federation.coordinator.describe,
+    )
+    at = federation.parties["north"].events("step")[-1].event.step
+    federation.wait_for_step("north", at + 1)
+    federation.join("west", f"params.slow_until={slow}", "federated.rounds=60", "resume=auto")
+    wait_until(
+        lambda: len(federation.members()[-1]) == 3,
+        "a ring of three",
+        describe=federation.coordinator.describe,
+    )
+    slow.touch()
+    federation.succeed()
+    federation.assert_same_weights(*PARTIES)
+
+
+@pytest.mark.timeout(240)
+def test_a_training_that_all_left_goes_on_where_it_was(federation):
+    slow = federation.folder / "hurry"
+    federation.join_all(f"params.slow_until={slow}")
+    for party in PARTIES:
+        federation.wait_for_step(party, 2)
+    for job in federation.jobs:
+        job.process.send_signal(signal.SIGINT)
+    for job in federation.jobs:
+        job.end()
+    slow.touch()
+    federation.coordinate("overwrite=true")
+    federation.join_all(f"params.slow_until={slow}", "resume=auto")
+    federation.succeed()
+    federation.assert_same_weights(*PARTIES)
+    resumed = [job.events("reset")[0].event.step for job in federation.parties.values()]
+    assert max(resumed) >= 2
+
+
+@pytest.mark.timeout(240)
+def test_parties_that_do_not_fit_are_told_why_and_the_others_go_on(federation):
+    folder = federation.folder
+    slow = folder / "hurry"
+    settings = [f"params.slow_until={slow}", "federated.rounds=100"]
+    for party in ("north", "south"):
+        federation.join(party, *settings)
+    for party in ("north", "south"):
+        federation.wait_for_step(party, 1)
+
+    twin = federation.join("south", *settings, name="twin")
+    assert twin.end() == 21, twin.describe()
+    assert "'south' takes part already" in twin.printed
+    other = federation.join("west", *settings, "params.width=17", name="other")
+    assert other.end() == 21, other.describe()
+    assert "Party 'west' does not fit" in other.printed
+    assert "17" in other.printed
+    bad = write_data(folder / "bad", "west", 60, value=float("nan"))
+    broken = federation.join("west", *settings, data=bad, name="broken")
+    assert broken.end() == 21, broken.describe()
+    assert "'west'" in broken.printed
+    assert "not finite" in broken.printed
+    for name in ("twin", "other", "broken"):
+        assert not (folder / name).exists()
+
+    slow.touch()
+    federation.succeed("north", "south")
+    federation.assert_same_weights("north", "south")
+    told = " ".join(e.event.message for e in federation.coordinator.events("worker"))
+    assert "takes part already" in told
+    assert "not finite" in told
+    result = read_json(folder / "federation" / "result.json", dict, hint="")
+    assert result["state"] == "finished"
+    assert result["output"] == ""

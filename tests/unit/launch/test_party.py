@@ -1,0 +1,106 @@
+"""The plans of a federated training: a coordinator without ranks, and one rank of a party."""
+
+import pytest
+
+from edl_horovod.cli.main import main
+from edl_horovod.config.compose import compose
+from edl_horovod.config.schema import FederatedConfig
+from edl_horovod.coordinator import tokens
+from edl_horovod.errors import ConfigError
+from edl_horovod.launch.party import plan_party
+from edl_horovod.launch.target import find
+from tests.jobs import training
+
+
+def coordinator(tmp_path, *settings):
+    parties = "federated.parties=[north,south,west]"
+    return compose("federate", [f"job_dir={tmp_path}/fed", parties, *settings])
+
+
+def party(tmp_path, address, **federated):
+    tokens.issue(tmp_path / "tokens", ["north"])
+    path = tmp_path / "tokens" / "north.token"
+    token = tokens.read(path)
+    settings = FederatedConfig(rounds=3, party=token.party, **federated)
+    config = training(8, federated=settings, framework="keras")
+    return plan_party(config, address, token, path)
+
+
+def test_the_coordinator_waits_for_the_parties_and_has_no_workers(tmp_path):
+    config = coordinator(tmp_path, "federated.listen=127.0.0.1:7100", "federated.quorum=1")
+    plan = find("local").plan(config)
+    assert plan.hosts == {"north": 1, "south": 1, "west": 1}
+    assert plan.worker is plan.ring is None
+    assert "--port 7100" in str(plan.coordinator)
+    assert plan.config.elastic.min_np == 3
+
+
+def test_a_party_has_one_worker_which_joins_by_its_token(tmp_path):
+    plan = party(tmp_path, "127.0.0.1:7100")
+    assert plan.coordinator is plan.ring is None
+    assert plan.join == "127.0.0.1:7100"
+    environment = plan.worker.environment
+    assert environment["EDL_HOST"] == "north"
+    assert environment["HOROVOD_GLOO_IFACE"] == "lo"
+    assert tokens.read(tmp_path / "tokens" / "north.token").secret not in str(plan.worker)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "example.org"])
+def test_sums_leave_the_machine_only_if_the_user_allows_that(tmp_path, host):
+    with pytest.raises(ConfigError, match=r"unencrypted=true"):
+        find("local").plan(coordinator(tmp_path, f"federated.listen={host}:7100"))
+    with pytest.raises(ConfigError, match=r"unencrypted=true"):
+        party(tmp_path, f"{host}:7100")
+    allowed = coordinator(tmp_path, f"federated.listen={host}:7100", "federated.unencrypted=true")
+    assert host in str(find("local").plan(allowed).coordinator)
+    plan = party(tmp_path, f"{host}:7100", unencrypted=True)
+    assert "HOROVOD_GLOO_IFACE" not in plan.worker.environment
+
+
+def test_a_party_is_not_trained_alone(tmp_path):
+    config = training(8, federated=FederatedConfig(rounds=3, party="north"))
+    with pytest.raises(ConfigError, match=r"edl party"):
+        find("local").plan(config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        (["federated.min_parties=4"], "federated.min_parties"),
+        (["launch=mpi"], "launch.kind"),
+        (["federated.parties=[]"], "federated.min_parties"),
+    ],
+)
+def test_settings_of_a_coordinator_that_do_not_fit(tmp_path, settings, key):
+    with pytest.raises(ConfigError, match=key):
+        coordinator(tmp_path, *settings)
+
+
+def test_the_command_of_a_party_takes_a_file_of_settings_and_shows_its_plan(tmp_path, capsys):
+    tokens.issue(tmp_path / "tokens", ["north"])
+    file = tmp_path / "digits.yaml"
+    file.write_text("defaults: [config, _self_]\nfederated: {rounds: 4}\nmodel_def: m\n")
+    command = ["party", "--join", "127.0.0.1:7100", "--party-token"]
+    command += [str(tmp_path / "tokens" / "north.token"), str(file), "data=d", "--dry-run"]
+    command += [f"output={tmp_path}/model"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert "rounds: 4" in printed
+    assert "EDL_HOST=north" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["model_def=m", "data=d", "output=o"], 2, "--join"),
+        (["--join", "here", "federated.rounds=2"], 2, "HOST:PORT"),
+        (["--join", "127.0.0.1:1"], 2, "federated.rounds"),
+    ],
+)
+def test_what_a_command_of_a_party_lacks(tmp_path, words, code, message, capsys):
+    tokens.issue(tmp_path, ["north"])
+    if "--join" in words:
+        words += ["--party-token", str(tmp_path / "north.token")]
+        words += ["model_def=m", "data=d", f"output={tmp_path}/o"]
+    assert main(["party", *words]) == code
+    assert message in capsys.readouterr().err

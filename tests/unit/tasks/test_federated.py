@@ -1,0 +1,314 @@
+"""Federated rounds: what they add up to, who takes part in them, and what a lost party costs."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edl_horovod.config.schema import DataConfig, FederatedConfig
+from edl_horovod.config.tasks import num_lanes, training_batch
+from edl_horovod.errors import ConfigError, PartyError
+from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.frameworks.world import World
+from edl_horovod.models.zoo import load_spec
+from edl_horovod.records.job_data import plan_of
+from edl_horovod.spec import Mode
+from edl_horovod.tasks.federated import Party, PartyRounds, draw, local_config
+from edl_horovod.tasks.local_rounds import LocalRounds, RoundBatches
+from tests import numpy_framework
+from tests.jobs import training
+from tests.memory_source import KIND
+from tests.thread_ring import Ring
+
+ZOO = Path(__file__).parents[2] / "zoo"
+BATCH, ROUNDS = 12, 4
+SIZES = {"north": 60, "south": 36, "west": 100}
+"""Records of the parties."""
+
+
+class CountingStep(numpy_framework.Step):
+    """Counts the local steps with examples, and keeps the gradient's sums of the last one."""
+
+    num_steps = 0
+
+    def step(self, batch, **arguments):
+        self.num_steps += batch is not None
+        return super().step(batch, **arguments)
+
+
+def source_of(name):
+    class Request:
+        data = f"numbers:{SIZES[name]}"
+
+    return KIND.open(Request)
+
+
+class Rank:
+    """A party's rank: its rounds, and what a synchronous training would do with its records."""
+
+    def __init__(self, name, collectives=None, *, labels=1.0, train=None, **federated):
+        job = training(
+            BATCH, train, federated=FederatedConfig(party=name, rounds=ROUNDS, **federated)
+        )
+        loaded = load_spec(str(ZOO), "line", params={})
+        create_dataset = loaded.spec.create_dataset
+
+        def relabelled(records, mode):
+            features, values = create_dataset(records, mode)
+            return features, labels * values
+
+        loaded.spec.create_dataset = relabelled
+        source = source_of(name)
+        lanes, batch = num_lanes(job), training_batch(job)
+        self.plan = plan_of(source, DataConfig(), num_lanes=lanes, is_training=True, **batch)
+
+        def batches():
+            return numpy_framework.Batches(source, self.plan, loaded, Mode.TRAINING)
+
+        self.plain_batches = batches()
+        self.inner = CountingStep(loaded, self.plain_batches.element_spec, job, collectives)
+        self.party, rounds = Party(job), PartyRounds(self.plan, job.federated)
+        config = local_config(job.federated)
+        self.step = LocalRounds(self.inner, collectives, config, "none", self.party)
+        self.batches = RoundBatches(batches, rounds, warmup=self.plain_batches)
+
+    def begin(self, collectives, first=0):
+        self.step._collectives = self.inner._collectives = collectives
+        self.is_alone = collectives is None
+        self.batches.restart(range(1), first, ROUNDS)
+
+    def run(self):
+        batch = self.batches.next_batch()
+        return self.step.step(batch, wants_change=False, is_alone=self.is_alone, salt=0)
+
+    @property
+    def kernel(self):
+        return np.array(self.step.variables["kernel"].numpy())
+
+
+def begin(ranks, first=0):
+    ring = Ring(len(ranks))
+    for number, rank in enumerate(ranks):
+        rank.begin(ring.of(number), first)
+    return ring
+
+
+def each(ranks, act):
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return list(pool.map(act, ranks))
+
+
+def test_one_party_is_local_training():
+    rank = Rank("north", local_epochs=2)
+    rank.begin(None)
+    for _ in range(ROUNDS):
+        rank.run()
+    plain = Rank("north")
+    plain.plain_batches.restart(range(1), 0, ROUNDS * 2 * plain.plan.steps_per_epoch)
+    for _ in range(ROUNDS * 2 * plain.plan.steps_per_epoch):
+        batch = plain.plain_batches.next_batch()
+        plain.inner.step(batch, wants_change=False, is_alone=True, salt=0)
+    np.testing.assert_allclose(rank.kernel, plain.kernel, rtol=1e-12)
+
+
+def test_rounds_of_one_step_of_sgd_are_synchronous_sgd():
+    names = list(SIZES)
+    rounds = [Rank(name, local_steps=1, labels=1 + at) for at, name in enumerate(names)]
+    begin(rounds)
+    plain = [Rank(name, labels=1 + at) for at, name in enumerate(names)]
+    begin(plain)
+    for rank in plain:
+        rank.plain_batches.restart(range(1), 0, ROUNDS)
+
+    def synchronous(rank):
+        batch = rank.plain_batches.next_batch()
+        return rank.inner.step(batch, wants_change=False, is_alone=False, salt=0)
+
+    for _ in range(ROUNDS):
+        losses = each(rounds, lambda rank: rank.run().loss)
+        expected = each(plain, lambda rank: synchronous(rank).loss)
+        np.testing.assert_allclose(losses, expected, rtol=1e-12)
+        for ours, theirs in zip(rounds, plain, strict=True):
+            np.testing.assert_allclose(ours.kernel, theirs.kernel, rtol=1e-12)
+
+
+@pytest.mark.parametrize("weighting", ["examples", "equal"])
+def test_the_mean_is_weighted_by_examples_or_not_at_all(weighting):
+    ranks = [Rank(name, weighting=weighting, labels=at) for at, name in enumerate(SIZES)]
+    alone = [Rank(name, labels=at) for at, name in enumerate(SIZES)]
+    begin(ranks)
+    for rank in alone:
+        rank.begin(None)
+        rank.run()
+    each(ranks, Rank.run)
+    weights = list(SIZES.values()) if weighting == "examples" else None
+    expected = np.average([rank.kernel for rank in alone], axis=0, weights=weights)
+    for rank in ranks:
+        np.testing.assert_allclose(rank.kernel, expected, rtol=1e-12)
+
+
+def test_the_proximal_term_is_half_mu_times_the_squared_distance_from_the_rounds_begin():
+    mu, rate = 0.7, 0.1
+    rank = Rank("south", local_steps=3, proximal_mu=mu)
+    plain = Rank("south")
+    rank.begin(None)
+    plain.plain_batches.restart(range(1), 0, 3 * ROUNDS)
+    weights = plain.kernel
+    for _ in range(ROUNDS):
+        first = weights
+        for _ in range(3):
+            plain.inner.model.kernel.assign(weights)
+            batch = plain.plain_batches.next_batch()
+            _, gradient = plain.inner._sums_of(batch)
+            weights = weights - rate * (gradient / batch.num_examples + mu * (weights - first))
+        rank.run()
+        np.testing.assert_allclose(rank.kernel, weights, rtol=1e-12)
+
+
+def test_a_share_of_the_parties_trains_in_a_round_as_the_draws_say():
+    ranks = [Rank(name, fraction=0.5, local_steps=2) for name in SIZES]
+    begin(ranks)
+    took_part = []
+    for number in range(ROUNDS):
+        before = [rank.inner.num_steps for rank in ranks]
+        results = each(ranks, Rank.run)
+        drawn = sorted(SIZES, key=lambda name, number=number: draw(0, number, name))[:2]
+        trained = [rank.inner.num_steps > old for rank, old in zip(ranks, before, strict=True)]
+        names = [name for name, has_trained in zip(SIZES, trained, strict=True) if has_trained]
+        assert sorted(names) == sorted(drawn)
+        assert {sums.num_examples for sums in results} == {2 * 2 * BATCH}
+        took_part += names
+    assert set(took_part) == set(SIZES)
+    kernels = [rank.kernel for rank in ranks]
+    for kernel in kernels:
+        np.testing.assert_array_equal(kernel, kernels[0])
+
+
+@pytest.mark.parametrize("fails_in", ["edl.rounds.float64", "edl.rounds.numbers"])
+def test_a_lost_party_costs_the_others_no_local_step(fails_in):
+    ranks = [Rank(name, local_steps=2) for name in SIZES]
+    ring = begin(ranks)
+    each(ranks, Rank.run)
+    before = [rank.kernel for rank in ranks]
+    ring.fails_in = fails_in
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        for failed in [pool.submit(rank.run) for rank in ranks]:
+            with pytest.raises(CollectiveFailed):
+                failed.result()
+    for rank, kernel in zip(ranks, before, strict=True):
+        np.testing.assert_array_equal(rank.kernel, kernel)
+    survivors = ranks[:1] + ranks[2:]
+    begin(survivors, 1)
+    steps = [rank.inner.num_steps for rank in survivors]
+    results = each(survivors, Rank.run)
+    assert [rank.inner.num_steps for rank in survivors] == steps
+    assert {sums.num_examples for sums in results} == {2 * 2 * BATCH}
+    # It comes back with the state of the others, and goes on where its own records would be.
+    back = ranks[1]
+    for name, part in back.step.variables.items():
+        part.assign(np.array(survivors[0].step.variables[name].numpy()))
+    begin(ranks, 2)
+    results = each(ranks, Rank.run)
+    assert {sums.num_examples for sums in results} == {3 * 2 * BATCH}
+
+
+def test_a_party_that_has_trained_takes_part_even_if_a_loss_changes_the_draw():
+    ranks = [Rank(name, fraction=0.5, local_steps=2) for name in SIZES]
+    ring = begin(ranks)
+    ring.fails_in = "edl.rounds.float64"
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        for failed in [pool.submit(rank.run) for rank in ranks]:
+            with pytest.raises(CollectiveFailed):
+                failed.result()
+    by_draw = sorted(ranks, key=lambda rank: draw(0, 0, rank.party.name))
+    survivors = by_draw[:2]  # Of two parties, a half is one.
+    begin(survivors)
+    results = each(survivors, Rank.run)
+    assert {sums.num_examples for sums in results} == {2 * 2 * BATCH}
+
+
+def test_the_draws_depend_on_seed_round_and_party():
+    parties = [f"p{number}" for number in range(400)]
+    draws = np.array([[draw(0, number, party) for party in parties] for number in range(5)])
+    assert len(np.unique(draws)) == draws.size
+    assert draws.min() >= 0
+    assert (draws / 2.0**63).mean() == pytest.approx(0.5, abs=0.03)
+    assert draw(1, 0, "p0") != draw(0, 0, "p0") == draw(0, 0, "p0")
+
+
+def test_a_party_whose_values_are_not_finite_does_not_send_them():
+    rank = Rank("west", labels=float("nan"))
+    rank.begin(None)
+    with pytest.raises(PartyError, match="'west'") as raised:
+        rank.run()
+    assert "round 1" in str(raised.value)
+    assert np.isfinite(rank.kernel).all()
+
+
+@pytest.mark.parametrize(
+    ("train", "federated", "texts", "key"),
+    [
+        ({"learning_rate": 0.5}, {}, ["kernel (float64[4, 1])"], "train.learning_rate"),
+        ({}, {"fraction": 0.5}, ["kernel (float64[4, 1])"], "federated.fraction"),
+        ({}, {"weighting": "equal"}, ["kernel (float64[4, 1])"], "federated.weighting"),
+        ({}, {}, ["kernel (float64[5, 1])"], "kernel"),
+        ({}, {}, ["kernel (float64[4, 1])", "bias (float64[1])"], "bias"),
+    ],
+)
+def test_a_party_that_differs_is_told_in_what_and_the_others_go_on(train, federated, texts, key):
+    odd = Rank("south", train=train, **federated)
+    ranks = [Rank("north"), odd, Rank("west")]
+    usual, ring = ["kernel (float64[4, 1])"], Ring(3)
+
+    def check(at):
+        world = World(rank=at, size=3, generation=1)
+        own = texts if ranks[at] is odd else usual
+        ranks[at].party.check_fits(world, own, ring.of(at))
+
+    with ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(check, at) for at in range(3)]
+        with pytest.raises(PartyError, match=rf"'south'.*{key}.*'north'"):
+            futures[1].result()
+        for at in (0, 2):
+            with pytest.raises(CollectiveFailed, match="south"):
+                futures[at].result()
+
+
+def test_parties_may_differ_in_their_local_steps():
+    ranks = [Rank("north", local_epochs=2), Rank("south", local_steps=5, proximal_mu=0.1)]
+    ring = Ring(2)
+
+    def check(at):
+        world = World(rank=at, size=2, generation=1)
+        ranks[at].party.check_fits(world, [], ring.of(at))
+
+    each(range(2), check)
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"federated": {"local_steps": 2, "local_epochs": 2}}, "federated.local_epochs"),
+        ({"federated": {"fraction": 1.5}}, "federated.fraction"),
+        ({"federated": {"parties": ["a", "a"]}}, "federated.parties"),
+        ({"federated": {"parties": ["a b"]}}, "federated.parties"),
+        ({"federated": {"listen": "7100"}}, "federated.listen"),
+        ({"train": {"epochs": 2}}, "train.epochs"),
+        ({"train": {"max_steps": 2}}, "train.max_steps"),
+        ({"train": {"batch_norm": "synchronized"}}, "train.batch_norm"),
+    ],
+)
+def test_settings_that_do_not_fit_a_federated_training_are_refused(settings, key):
+    with pytest.raises(ConfigError, match=key):
+        training(
+            BATCH,
+            settings.get("train"),
+            federated=FederatedConfig(rounds=2, **settings.get("federated", {})),
+        )
+
+
+def test_a_quorum_is_a_share_of_all_parties():
+    parties = [f"p{number}" for number in range(10)]
+    assert FederatedConfig(parties=parties, quorum=0.7).least_parties == 7
+    assert FederatedConfig(parties=parties, quorum=0.1).least_parties == 2
