@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 MEDIAN_STEPS = 200
 """Steps before an event whose median is an undisturbed step."""

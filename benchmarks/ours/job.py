@@ -58,7 +58,10 @@ def train(
     )
     for key, value in (settings or {}).items():
         section, _, name = key.partition(".")
-        changed = replace(getattr(config, section), **{name: value})
+        before = getattr(config, section)
+        # A section within the section is an object in JSON.
+        value = replace(getattr(before, name), **value) if isinstance(value, dict) else value
+        changed = replace(before, **{name: value})
         config = replace(config, **{section: changed})
     plan = LocalTarget().plan(config)
     if is_timed:
