@@ -1,4 +1,4 @@
-"""What a rank leaves behind: when each step ended, its memory, and Horovod's timeline.
+"""What a rank leaves behind: when each step ended, and its memory.
 
 From the ends of steps follow stalls and lost steps. Only the standard library is imported, because
 the ranks of all sides do, also those without our packages.
@@ -14,16 +14,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 MEDIAN_STEPS = 200
 """Steps before an event whose median is an undisturbed step."""
-TIMELINE_VARIABLE = "BENCHMARK_TIMELINE_STEP"
-"""The step after which our workers begin Horovod's timeline; unset for never."""
-DYNAMIC_TIMELINE = {"HOROVOD_TIMELINE": "DYNAMIC"}
-"""Lets ranks begin a timeline when they like."""
-TIMELINE_FILE = "timeline.json"
-
 MEAN_SPANS = 4
 """Spans over which a loss is averaged."""
 
@@ -146,14 +139,6 @@ def last_pid(folder: Path, pattern: str) -> int:
     """The process that wrote last, of those whose files `NAME.PID` match."""
     paths = [path for path in folder.glob(pattern) if path.suffix[1:].isdigit()]
     return int(max(paths, key=lambda path: path.stat().st_mtime_ns).suffix[1:])
-
-
-def start_timeline(hvd: Any, folder: Path) -> None:
-    """Begin the timeline of Horovod's rank 0; all ranks call this after the same step.
-
-    `DYNAMIC_TIMELINE` was set before the `init` of the framework's module `hvd`.
-    """
-    hvd.start_timeline(str(folder / TIMELINE_FILE), mark_cycles=True)
 
 
 def write_memory(folder: Path, name: str) -> None:

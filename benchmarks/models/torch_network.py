@@ -59,6 +59,21 @@ def _middle() -> nn.Module:
     return nn.Sequential(*parts, nn.Flatten(), *dense)
 
 
+class _Transformer(nn.Module):
+    """2 blocks of a transformer (Vaswani et al., 2017) on the 64 patches of a picture."""
+
+    def __init__(self, width: int = 256, patch: int = 8) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(PICTURE_SHAPE[0], width, patch, stride=patch)
+        block = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
+        self.blocks = nn.TransformerEncoder(block, 2)
+        self.classes = nn.Linear(width, NUM_CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Classify pictures by the mean of their patches."""
+        return self.classes(self.blocks(self.patches(x).flatten(2).mT).mean(dim=1))
+
+
 class _Bottleneck(nn.Module):
     """Three convolutions beside a shortcut (He et al., 2015, "Deep Residual Learning")."""
 
@@ -100,6 +115,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., torch.optim.Optim
     "dense": (_dense, torch.optim.Adam, 0.001),
     "small": (_small, torch.optim.SGD, 0.01),
     "mlp": (_mlp, torch.optim.Adam, 0.001),
+    "transformer": (_Transformer, torch.optim.AdamW, 0.0003),
     "middle": (_middle, torch.optim.Adam, 0.001),
 }
 """What makes a model and its optimizer, and the learning rate, by the name of the model."""

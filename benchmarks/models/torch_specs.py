@@ -49,3 +49,7 @@ class MlpSpec(CnnSpec):
 
 class MiddleSpec(CnnSpec):
     name = "middle"
+
+
+class TransformerSpec(CnnSpec):
+    name = "transformer"

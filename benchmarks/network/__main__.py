@@ -7,7 +7,7 @@ machine's network stays as it is, and the namespace ends with this process.
 import argparse
 import sys
 
-from benchmarks.network import events, namespace, scaling, speed, timeline
+from benchmarks.network import events, namespace, rounds, scaling, speed
 from benchmarks.network.speed import MODELS, RATES, NetworkRun
 from benchmarks.report import Page, add_peers, measure, parser_of
 
@@ -24,9 +24,9 @@ PAGE = Page(
         "rate": namespace.measure,
         "overlap": speed.measure_keras,
         "torch": speed.measure_torch,
+        "rounds": rounds.measure,
         "torch-memory": speed.measure_torch_memory,
         "torch-elastic": events.measure_torch,
-        "timeline": timeline.measure,
         "buckets": speed.measure_buckets,
         "compression": speed.measure_compression,
         "memory": speed.measure_memory,

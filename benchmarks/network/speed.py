@@ -164,29 +164,37 @@ def plain(run: NetworkRun, model: Model, num_ranks: int = NUM_RANKS, **options: 
     return lambda work, folder: run.side("peers.horovod.train", work, stamps=folder, **options)
 
 
+def train_in_torch(run: NetworkRun, model: Model, work: Work, folder: Path, **options: Any) -> None:
+    """Run the real job in PyTorch; `ours.job.train` takes the options."""
+    options |= {"framework": "torch", "spec": model.torch_spec, "stamps": folder}
+    run.job(_on_arrays(run, model, work), NUM_RANKS, **options)
+
+
+def train_by_torchft(
+    run: NetworkRun, model: Model, work: Work, folder: Path, **options: Any
+) -> None:
+    """Run replicas of torchft; `peers.torch.replica` takes the options."""
+    options |= {"stamps": folder, "model": model.name}
+    train_replicas(run, _on_arrays(run, model, work), NUM_RANKS, SIDE_SECONDS, **options)
+
+
+def _on_arrays(run: NetworkRun, model: Model, work: Work) -> Work:
+    return replace(work, data=run.work(model, in_torch=True).data)
+
+
 def torch_sides(run: NetworkRun, model: Model) -> dict[str, Train]:
     """The real job, Horovod's optimizer, DDP and torchft, all in PyTorch on the same arrays."""
-
-    def on_arrays(work: Work) -> Work:
-        return replace(work, data=run.work(model, in_torch=True).data)
-
-    def job(work: Work, folder: Path) -> None:
-        options = {"framework": "torch", "spec": model.torch_spec}
-        run.job(on_arrays(work), NUM_RANKS, stamps=folder, **options)
 
     def static(kind: str, launcher: Sequence[str]) -> Train:
         options = {"model": model.name, "kind": kind, "launcher": launcher, "num_ranks": NUM_RANKS}
         side = partial(run.side, "peers.torch.train", **options)
-        return lambda work, folder: side(on_arrays(work), stamps=folder)
+        return lambda work, folder: side(_on_arrays(run, model, work), stamps=folder)
 
-    def replicas(work: Work, folder: Path) -> None:
-        options = {"stamps": folder, "model": model.name}
-        train_replicas(run, on_arrays(work), NUM_RANKS, SIDE_SECONDS, **options)
-
+    job: Train = partial(train_in_torch, run, model)
     sides: dict[str, Train] = {OURS: job, TORCH_HOROVOD: static("horovod", horovodrun(NUM_RANKS))}
     if run.torch_python.exists():
         ddp = static("ddp", torchrun(run.torch_python, NUM_RANKS))
-        sides |= {TORCH_DDP: ddp, TORCHFT: replicas}
+        sides |= {TORCH_DDP: ddp, TORCHFT: partial(train_by_torchft, run, model)}
     return sides
 
 
@@ -283,7 +291,7 @@ def step_seconds(steps: Sequence[Stamp], phases: Sequence[Phase]) -> Seconds:
     return medians
 
 
-def _in_turn(
+def in_turn(
     run: NetworkRun,
     model: Model,
     rates: Sequence[Rate],
@@ -304,7 +312,7 @@ def speed_line(
     return ratio(f"{model.title}, {rate.name}", *both, side, **options)
 
 
-def _figures(sides: Sides) -> dict[str, list[Seconds]]:
+def measured(sides: Sides) -> dict[str, list[Seconds]]:
     """What those that ran measured, kept beside the page."""
     return {
         side: [seconds for seconds in results if not isinstance(seconds, Failure)]
@@ -321,7 +329,7 @@ def measure_keras(run: NetworkRun) -> Results:
             trains[RELEASED] = plain(run, model, packages=run.released_horovod)
         if model is not SMALL and run.torch_python.exists():
             trains[TORCH_DDP] = torch_sides(run, model)[TORCH_DDP]
-        results = _in_turn(run, model, run.rates, trains, run.repetitions)
+        results = in_turn(run, model, run.rates, trains, run.repetitions)
         alone = plain(run, model, reduces=False)
         floor = values_of([guarded(timed, run, model, [NO_LIMIT], alone)()], NO_LIMIT.name)[0]
         shown = floor.reason if isinstance(floor, Failure) else f"{floor:.3f} s"
@@ -333,7 +341,7 @@ def measure_keras(run: NetworkRun) -> Results:
             for peer in (PLAIN, *sorted({RELEASED, TORCH_DDP} & results.keys())):
                 lines.append(speed_line(model, rate, results[OURS], results[peer], peer, **options))
                 options = {}
-        figures[model.name] = _figures(results)
+        figures[model.name] = measured(results)
     return Results(lines=lines, figures=figures)
 
 
@@ -341,7 +349,7 @@ def measure_torch(run: NetworkRun) -> Results:
     """Train each model on all sides with PyTorch in turn."""
     lines, figures = [], {}
     for model in run.models:
-        results = _in_turn(run, model, run.rates, torch_sides(run, model), run.repetitions)
+        results = in_turn(run, model, run.rates, torch_sides(run, model), run.repetitions)
         peers = {side: seconds for side, seconds in results.items() if side != OURS}
         for rate in run.rates:
             fastest = [_fastest(rate, seconds) for seconds in zip(*peers.values(), strict=True)]
@@ -349,7 +357,7 @@ def measure_torch(run: NetworkRun) -> Results:
             mine = results[OURS]
             lines.append(speed_line(model, rate, mine, fastest, FASTEST, least_median=least))
             lines += [speed_line(model, rate, mine, peers[peer], peer) for peer in peers]
-        figures[model.name] = _figures(results)
+        figures[model.name] = measured(results)
     return Results(lines=lines, figures=figures)
 
 
@@ -367,7 +375,7 @@ def measure_buckets(run: NetworkRun) -> Results:
     for model in run.chosen(CONV, RESNET) if rates else ():
         settings = {size: {"train.bucket_bytes": number} for size, number in sizes.items()}
         trains = {size: ours(run, model, settings=chosen) for size, chosen in settings.items()}
-        results = _in_turn(run, model, rates, trains, 1)
+        results = in_turn(run, model, rates, trains, 1)
         for rate in rates:
             steps = (values_of(results[size], rate.name)[0] for size in sizes)
             cells = (s.reason if isinstance(s, Failure) else f"{s:.3f} s" for s in steps)
@@ -382,7 +390,7 @@ def measure_compression(run: NetworkRun) -> list[Line]:
         trains = {PLAIN: plain(run, model), COMPRESSED: plain(run, model, compression="fp16")}
         for kind in KINDS:
             trains[kind] = ours(run, model, settings={"train.compression": kind})
-        results = _in_turn(run, model, [SLOWEST], trains, 2)
+        results = in_turn(run, model, [SLOWEST], trains, 2)
         for kind, (peer, least) in itertools.product(KINDS, LEAST_COMPRESSED.items()):
             titled, both = replace(model, title=f"{model.title}, {kind}"), (kind, peer)
             sides = (results[side] for side in both)

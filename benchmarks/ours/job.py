@@ -12,7 +12,6 @@ import edl_horovod
 from benchmarks.ours import measured_worker
 from benchmarks.run import MODELS, ROOT
 from benchmarks.side import Numbers, Work
-from benchmarks.stamps import DYNAMIC_TIMELINE
 from edl_horovod.api import run
 from edl_horovod.config import schema
 from edl_horovod.job.events import Recorded, read
@@ -37,13 +36,12 @@ def train(
     is_timed: bool = False,
     checkpoint_steps: int = 0,
     stamps: str | None = None,
-    timeline_step: int = 0,
     settings: dict[str, Any] | None = None,
 ) -> Numbers:
     """Train on a ring that never changes, and read the job's speed from its events.
 
     Workers measure what their elastic parts cost where the job is timed, and write down their steps
-    in the folder of the stamps, and Horovod's timeline after a step there. Checkpoints are after
+    in the folder of the stamps. Checkpoints are after
     every so many steps; settings have names such as `train.compression`.
     """
     end_with_parent()
@@ -60,13 +58,16 @@ def train(
     )
     for key, value in (settings or {}).items():
         section, _, name = key.partition(".")
-        changed = replace(getattr(config, section), **{name: value})
+        before = getattr(config, section)
+        # A section within the section is an object in JSON.
+        value = replace(getattr(before, name), **value) if isinstance(value, dict) else value
+        changed = replace(before, **{name: value})
         config = replace(config, **{section: changed})
     plan = LocalTarget().plan(config)
     if is_timed:
         plan = _measured(plan, costs=plan.job_dir.path, warmup_steps=work.warmup_steps)
     if stamps is not None:
-        plan = _measured(plan, stamps=stamps, framework=framework, timeline_step=timeline_step)
+        plan = _measured(plan, stamps=stamps, framework=framework)
     job_dir = Path(run_plan(plan).job_dir)
     events = read(job_dir / "events.jsonl")
     numbers = {"step_seconds": _step_seconds(events, work, np)}
@@ -148,7 +149,6 @@ def _measured(plan: LaunchPlan, **options: Any) -> LaunchPlan:
     argv = tuple(module if part == "edl_horovod.worker" else part for part in worker.argv)
     text = json.dumps(options, default=str)
     variables = {measured_worker.OPTIONS_VARIABLE: text}
-    variables |= DYNAMIC_TIMELINE if options.get("timeline_step") else {}
     environment = {**worker.environment, **variables}
     return replace(plan, worker=replace(worker, argv=argv, environment=environment))
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.side import StepClock
-from benchmarks.stamps import Stamper, start_timeline, write_memory
+from benchmarks.stamps import Stamper, write_memory
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.frameworks.world import World
 from edl_horovod.ring import loop
@@ -147,8 +147,6 @@ def _stamp_steps(work: Any, options: dict[str, Any]) -> None:
             time.sleep(device_seconds / size)
         commit()
         stamper.step(state.step, size)
-        if state.step == options.get("timeline_step"):
-            start_timeline(_horovod(options), folder)
 
     def run_and_know_size(world: World, membership: Membership) -> bool:
         nonlocal size

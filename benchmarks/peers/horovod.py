@@ -22,7 +22,7 @@ from horovod.tensorflow.elastic import run
 from benchmarks.models.cnn import IMAGE_SHAPE, CnnSpec, mean_loss
 from benchmarks.peers.keras import training_dataset
 from benchmarks.side import Numbers, StepClock, Work, spec_of
-from benchmarks.stamps import DYNAMIC_TIMELINE, Stamper, start_timeline, write_memory
+from benchmarks.stamps import Stamper, write_memory
 
 LOG_STEPS = 10
 COMMIT_STEPS = 10
@@ -39,15 +39,12 @@ def train(
     compression: str = "none",
     reduces: bool = True,
     stamps: str | None = None,
-    timeline_step: int = 0,
 ) -> Numbers | None:
     """Train as a rank of a static ring.
 
-    Each rank writes down its steps in the folder of the stamps, and Horovod's timeline after a step
-    there; the compression is one of Horovod's own.
+    Each rank writes down its steps in the folder of the stamps; the compression is one of Horovod's
+    own.
     """
-    if timeline_step:
-        os.environ.update(DYNAMIC_TIMELINE)
     hvd.init()
     rank, size, parser = hvd.rank(), hvd.size(), spec_of(spec)
     ring = {"rank": rank, "size": size, "spec": parser}
@@ -67,8 +64,6 @@ def train(
             # A step is done when its loss is there; `step` alone may return earlier.
             loss.numpy()
             stamper.step(step + 1, size)
-            if step + 1 == timeline_step:
-                start_timeline(hvd, Path(stamps))
     if stamps:
         write_memory(Path(stamps), str(rank))
     return {"step_seconds": clock.step_seconds} if rank == 0 else None

@@ -117,15 +117,18 @@ def replica(
     num_replicas: int = 1,
     timeout: float = 60.0,
     is_pure: bool = False,
+    local_steps: int = 0,
 ) -> None:
     """Train as a replica of torchft, whose name ends with the number of its share of the data.
 
     Follows https://docs.pytorch.org/torchft/: quorums by a lighthouse, gradients over Gloo, and the
     state of a newcomer from another replica. A pure one sums each parameter by itself: with
-    buckets, torchft 0.2.0 ends with a replica that is killed.
+    buckets, torchft 0.2.0 ends with a replica that is killed. With local steps it trains in rounds
+    of so many, by DiLoCo, and a step of the job is a round.
     """
     import torchft
     import torchft.ddp
+    import torchft.local_sgd
 
     network, optimizer = _make(model)
     seconds = timedelta(seconds=timeout)
@@ -142,6 +145,7 @@ def replica(
         min_replica_size=num_replicas,
         timeout=seconds,
         quorum_timeout=seconds,
+        use_async_quorum=not local_steps,
         rank=0,
         world_size=1,
         store_addr="localhost",
@@ -150,9 +154,17 @@ def replica(
         lighthouse_addr=lighthouse,
         replica_id=name,
     )
-    kind = torchft.ddp.PureDistributedDataParallel if is_pure else torchft.DistributedDataParallel
-    parallel = kind(manager, network)
-    managed = torchft.Optimizer(manager, optimizer)
+    trained: nn.Module = network
+    managed: Any = optimizer
+    if local_steps:
+        outer = torch.optim.SGD(network.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+        rounds = torchft.local_sgd.DiLoCo(manager, [network], optimizer, outer, local_steps)
+        # Until the process ends.
+        rounds.__enter__()
+    else:
+        pure, bucketed = torchft.ddp.PureDistributedDataParallel, torchft.DistributedDataParallel
+        trained = (pure if is_pure else bucketed)(manager, network)
+        managed = torchft.Optimizer(manager, optimizer)
     stamper = Stamper(Path(stamps) / f"{name}.{os.getpid()}")
     leaving: list[bool] = []
     # Between two steps, so that the others need not wait for a time-out.
@@ -161,7 +173,7 @@ def replica(
     data = _batches(work.data, work.batch_size // 2, rank=int(name[-1]), size=2)
     while not leaving and (not total_steps or manager.current_step() < total_steps):
         before = manager.current_step()
-        _train_on(parallel, managed, *next(data))
+        _train_on(trained, managed, *next(data))
         if manager.current_step() > before:
             stamper.step(manager.current_step(), manager.num_participants())
     write_memory(Path(stamps), name)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from benchmarks.network import scaling, timeline
+from benchmarks.network import scaling
 from benchmarks.network.events import join_of
 from benchmarks.network.namespace import Rate, rate_in
 from benchmarks.network.scaling import AlphaBeta, Step
@@ -60,44 +60,6 @@ def test_a_ratio_without_a_side_is_not_reached_and_says_why():
     line = speed_line(CONV, SLOW, ours, [{"slow": 1.0}], "a peer", least_median=1)
     assert line.is_reached is False
     assert line.detail == "no such setting"
-
-
-TIMELINE = """[
-{"name": "process_name", "ph": "M", "pid": 0,
- "args": {"start_time_since_epoch_in_micros":100000000}},
-{"ph": "i", "name": "CYCLE_START", "ts": 0, "s": "g"},
-{"ph": "i", "name": "CYCLE_START", "ts": 10000, "s": "g"},
-{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1000000, "pid": 1},
-{"ph": "X", "name": "0", "ts": 1000000, "pid": 1, "dur": 0},
-{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1100000, "pid": 2},
-{"ph": "E", "ts": 1200000, "pid": 1},
-{"ph": "E", "ts": 1200000, "pid": 2},
-{"ph": "B", "name": "ALLREDUCE", "ts": 1300000, "pid": 1},
-{"ph": "B", "name": "GLOO_ALLREDUCE", "ts": 1400000, "pid": 1},
-{"ph": "B", "name": "GLOO_ALLREDUCE", "ts": 1400010, "pid": 2},
-{"ph": "E", "ts": 1500000, "pid": 1},
-{"ph": "E", "ts": 1500010, "pid": 2},
-{"ph": "E", "ts": 1500020, "pid": 1, "args": {"dtype": "float32", "shape": "[3]"}},
-{"ph": "B", "name": "GLOO_ALLREDUCE", "ts": 1600000, "pid": 3},
-{"ph": "E", "ts": 1800000, "pid": 3},
-{"ph": "B", "name": "GLOO_ALLREDUCE", "ts": 2600000, "pid": 3},"""
-
-
-@pytest.mark.parametrize("ending", ["", "\n]"])
-def test_fused_tensors_are_one_operation_of_a_timeline(ending):
-    found = timeline.read(TIMELINE.rstrip(",") + ending)
-    begins, ends = zip(*found.operations, strict=True)
-    assert begins == pytest.approx((101.4, 101.6))
-    assert ends == pytest.approx((101.50001, 101.8))
-    assert found.negotiated == pytest.approx([101.0, 101.1])
-    assert found.cycles == pytest.approx([100.0, 100.01])
-
-
-def test_operations_are_told_by_step_and_from_its_begin():
-    (step,) = timeline.operations_of_steps(timeline.read(TIMELINE), [99.0, 100.9, 101.9])
-    counts, seconds = {"num_tensors": 2, "num_operations": 2}, {"seconds": 1.0}
-    seconds |= {"first_begins": 0.5, "last_ends": 0.9, "busy_seconds": 0.30001}
-    assert step == pytest.approx({**counts, **seconds})
 
 
 def steps_of(*spans):

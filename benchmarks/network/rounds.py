@@ -1,0 +1,95 @@
+"""Local rounds over slow networks, beside those of torchft: the share of time spent computing."""
+
+from functools import partial
+
+from benchmarks.network.namespace import NO_LIMIT, Rate
+from benchmarks.network.speed import (
+    NUM_RANKS,
+    Model,
+    NetworkRun,
+    Sides,
+    Train,
+    in_turn,
+    measured,
+    train_by_torchft,
+    train_in_torch,
+)
+from benchmarks.report import Line, Results, ratio
+from benchmarks.run import OURS, TORCHFT, Failure, values_of
+
+RATES = (
+    NO_LIMIT,
+    Rate(name="1 Gbit/s", bits_per_second=1e9),
+    Rate(name="200 Mbit/s", bits_per_second=2e8),
+    Rate(name="50 Mbit/s", bits_per_second=5e7),
+)
+LOCAL_STEPS = (1, 8, 32, 128)
+FEW, MANY = LOCAL_STEPS[1], LOCAL_STEPS[-1]
+INT8 = f"{OURS} with int8"
+LEAST_SHARES = 2.0
+"""Our share of time over that of torchft in the longest rounds on the slowest network."""
+TRANSFORMER = Model(
+    "transformer",
+    "1.6 M, 2 blocks of a transformer",
+    "torch_specs.TransformerSpec",
+    batch_size=8,
+    num_parameters=1_649_930,
+    timed_steps=3,
+    warmup_steps=1,
+)
+"""Its steps are rounds."""
+
+
+def measure(run: NetworkRun) -> Results:
+    """Train by DiLoCo in rounds of several lengths on all sides in turn."""
+    results = {
+        local_steps: in_turn(run, TRANSFORMER, RATES, _sides(run, local_steps), 1)
+        for local_steps in LOCAL_STEPS
+    }
+    lines: list[Line] = []
+    for rate in RATES[1:]:
+        for local_steps in LOCAL_STEPS:
+            least = LEAST_SHARES if (rate, local_steps) == (RATES[-1], MANY) else None
+            for side in (OURS, INT8):
+                shares = (_shares(results, it, local_steps, rate) for it in (side, TORCHFT))
+                line = ratio(
+                    f"{local_steps} local steps, {rate.name}: share of time spent computing",
+                    *shares,
+                    f"{side} / {TORCHFT}",
+                    shown="{:.0%} / {:.0%} of the time",
+                    least_median=least,
+                )
+                lines.append(line)
+    return Results(lines=lines, figures={str(key): measured(it) for key, it in results.items()})
+
+
+def _sides(run: NetworkRun, local_steps: int) -> dict[str, Train]:
+    local = {
+        "steps": local_steps,
+        "replicas": NUM_RANKS,
+        "method": "diloco",
+        "inner_state": "reset",
+    }
+    ours = partial(train_in_torch, run, TRANSFORMER)
+    return {
+        OURS: partial(ours, settings={"train.local": local}),
+        INT8: partial(ours, settings={"train.local": local, "train.compression": "int8"}),
+        TORCHFT: partial(train_by_torchft, run, TRANSFORMER, local_steps=local_steps),
+    }
+
+
+def _shares(
+    results: dict[int, Sides], side: str, local_steps: int, rate: Rate
+) -> list[float | Failure]:
+    """The time that the local steps of a round need alone, over that of the whole round.
+
+    A local step alone is by what a long round without a limit is longer than a short one.
+    """
+    long, short = (values_of(results[it][side], NO_LIMIT.name) for it in (MANY, FEW))
+    rounds = values_of(results[local_steps][side], rate.name)
+    shares = []
+    for most, least, seconds in zip(long, short, rounds, strict=True):
+        failures = [it for it in (most, least, seconds) if isinstance(it, Failure)]
+        step = 0.0 if failures else (most - least) / (MANY - FEW)
+        shares.append(failures[0] if failures else min(1.0, local_steps * step / seconds))
+    return shares
