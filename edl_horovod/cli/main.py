@@ -94,33 +94,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         # complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (EdlError, KeyboardInterrupt, OSError, RuntimeError) as e:
-        if isinstance(e, OSError) and e.filename is None and e.errno not in TOO_MANY_FILES:
+    except (Exception, KeyboardInterrupt) as e:
+        if (error := _as_ours(e)) is None:
             raise
-        if isinstance(e, RuntimeError):
-            # Python 3.11 wraps a Ctrl-C that comes while an import makes a class.
-            if not isinstance(e.__cause__, KeyboardInterrupt):
-                raise
-            e = e.__cause__
         if "--debug" in words:
             traceback.print_exc()
-        error = _as_ours(e)
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
 
 
-def _as_ours(error: EdlError | KeyboardInterrupt | OSError) -> EdlError:
+def _as_ours(error: BaseException) -> EdlError | None:
+    """The error for the user; None where only a traceback says what happened."""
     if isinstance(error, EdlError):
         return error
-    if isinstance(error, KeyboardInterrupt):
+    if _is_interrupted(error):
         return Interrupted("interrupted")
+    if not isinstance(error, OSError):
+        return None
     if error.errno in TOO_MANY_FILES:
         return MissingDependency(f"{error.strerror}.", hint=hint_of(error))
+    if error.filename is None:
+        return None
     return ConfigError(
         f"A file or a folder cannot be used: {error.strerror}.",
         received=repr(error.filename),
         hint="Check its name and what this user may do there.",
     )
+
+
+def _is_interrupted(error: BaseException | None) -> bool:
+    # Errors replace a Ctrl-C that comes while Python 3.11 makes a class, or within OmegaConf, whose
+    # `finally` then uses a name that is not there yet.
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _run(words: list[str]) -> int:

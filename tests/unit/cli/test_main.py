@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 import edl_horovod
 from edl_horovod import api
@@ -252,9 +254,25 @@ def _class_error():
         return error
 
 
+def _unbound_error():
+    """What OmegaConf raises if Ctrl-C comes where it sets a key: another error, without a cause."""
+    node = OmegaConf.create({"b": 2})._get_node("b")
+    with (
+        mock.patch.object(type(node), "_key", side_effect=KeyboardInterrupt),
+        pytest.raises(UnboundLocalError) as caught,
+    ):
+        OmegaConf.create({"a": 1})["b"] = node
+    return caught.value
+
+
 @pytest.mark.parametrize(
     ("raised", "code"),
-    [(NotEnoughWorkers("too few"), 6), (KeyboardInterrupt(), 130), (_class_error(), 130)],
+    [
+        (NotEnoughWorkers("too few"), 6),
+        (KeyboardInterrupt(), 130),
+        (_class_error(), 130),
+        (_unbound_error(), 130),
+    ],
 )
 def test_an_error_of_the_job_is_its_exit_code(edl, monkeypatch, raised, code):
     class Failing(LocalTarget):
