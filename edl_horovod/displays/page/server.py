@@ -78,7 +78,7 @@ _MISDIRECTED = 421
 PATIENCE_SECONDS = 2.0
 """How long a reader waits for a new look before it gets the previous one."""
 TOKEN_VARIABLE = "EDL_DASHBOARD_TOKEN"
-"""Environment variable with the token of a page that other machines can reach."""
+"""Environment variable with the token that a reader must present, on loopback as well."""
 _COOKIE = "edl-dashboard"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _TYPES = {"css": "text/css", "js": "text/javascript"}
@@ -102,12 +102,12 @@ class Dashboard:
         """
         self._shown, self._host = shown, host
         self._socket: socket.socket = address.listen(host, port)
-        self._token = ""
-        """Who knows it may read, where other machines can reach the page; empty elsewhere."""
+        generated = secrets.token_urlsafe(24) if self.is_public else ""
+        self._token = os.environ.get(TOKEN_VARIABLE) or generated
+        """Token that a reader must present; empty if only this machine can reach the page."""
         self.url = address.url(host, self._socket.getsockname()[1])
         """The URL to open in a browser."""
-        if self.is_public:
-            self._token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
+        if self._token:
             self.url += f"?token={quote(self._token)}"
 
     @property

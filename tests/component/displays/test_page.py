@@ -244,6 +244,15 @@ def test_the_token_may_come_from_the_environment(job_dir):
         assert served.url.endswith("/?token=ours")
 
 
+def test_a_token_from_the_environment_is_needed_on_this_machine_as_well(job_dir):
+    with dashboard(job_dir, EDL_DASHBOARD_TOKEN="ours") as served:
+        served.url, _, token = served.url.partition("?token=")
+        refused = served.get("status.json")[0]
+        code, _, _ = served.get("status.json", headers={"Authorization": f"Bearer {token}"})
+
+    assert (token, refused, code) == ("ours", 401, 200)
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_only_get_is_answered(served, method):
     assert served.get(method=method, data=b"x")[0] == 405
