@@ -79,7 +79,6 @@ PATIENCE_SECONDS = 2.0
 """How long a reader waits for a new look before it gets the previous one."""
 TOKEN_VARIABLE = "EDL_DASHBOARD_TOKEN"
 """Environment variable with the token that a reader must present, on loopback as well."""
-_COOKIE = "edl-dashboard"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _TYPES = {"css": "text/css", "js": "text/javascript"}
 _PROGRESS = "edl.progress"
@@ -105,7 +104,8 @@ class Dashboard:
         generated = secrets.token_urlsafe(24) if self.is_public else ""
         self._token = os.environ.get(TOKEN_VARIABLE) or generated
         """Token that a reader must present; empty if only this machine can reach the page."""
-        self.url = address.url(host, self._socket.getsockname()[1])
+        self._port: int = self._socket.getsockname()[1]
+        self.url = address.url(host, self._port)
         """The URL to open in a browser."""
         if self._token:
             self.url += f"?token={quote(self._token)}"
@@ -119,7 +119,7 @@ class Dashboard:
         """Serve the page until SIGINT or SIGTERM, which then has its usual effect."""
         pages = Pages(self._shown)
         config = uvicorn.Config(
-            _Guard(Starlette(routes=pages.routes()), self._host, self._token),
+            _Guard(Starlette(routes=pages.routes()), self._host, self._port, self._token),
             http=_Connection,
             ws="none",
             loop="asyncio",
@@ -466,9 +466,11 @@ class _Connection(H11Protocol):
 class _Guard:
     """Refuses who has no token, or a foreign host name, and adds the security headers."""
 
-    def __init__(self, app: ASGIApp, host: str, token: str) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int, token: str) -> None:
         """Guard an application; without a token everybody who reaches it may read."""
         self._app, self._host, self._token = app, host, token
+        # A browser sends the cookies of a host to all of its ports.
+        self._cookie = f"edl-dashboard-{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_guarded(message: Message) -> None:
@@ -484,12 +486,13 @@ class _Guard:
         if not address.is_name_of_ours(request.headers.get("host", ""), self._host):
             return PlainTextResponse("This is not the host that you asked for.\n", _MISDIRECTED)
         _, _, bearer = request.headers.get("authorization", "").partition("Bearer ")
-        if not self._token or self._is_right(bearer or request.cookies.get(_COOKIE, "")):
+        if not self._token or self._is_right(bearer or request.cookies.get(self._cookie, "")):
             return None
         if self._is_right(request.query_params.get("token", "")):
             # The address that people see, keep and pass on does not have the token.
             answer = RedirectResponse(request.url.remove_query_params("token"), 303)
-            answer.set_cookie(_COOKIE, self._token, httponly=True, samesite="strict")
+            # Not strict, which would refuse who follows a link to this page from another site.
+            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="lax")
             return answer
         text = (
             "Open the URL that edl dashboard printed: it has the token that this page asks for.\n"

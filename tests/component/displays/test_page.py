@@ -253,6 +253,21 @@ def test_a_token_from_the_environment_is_needed_on_this_machine_as_well(job_dir)
     assert (token, refused, code) == ("ours", 401, 200)
 
 
+def test_a_browser_reads_the_pages_of_two_ports(job_dir):
+    jar = CookieJar()
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
+    with (
+        dashboard(job_dir, EDL_DASHBOARD_TOKEN="one") as first,
+        dashboard(job_dir, EDL_DASHBOARD_TOKEN="two") as second,
+    ):
+        for served in (first, second, first):
+            with browser.open(served.url) as answer:
+                served.url = answer.url
+
+    assert not [url for url in (first.url, second.url) if "token" in url]
+    assert {cookie.get_nonstandard_attr("SameSite").lower() for cookie in jar} == {"lax"}
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_only_get_is_answered(served, method):
     assert served.get(method=method, data=b"x")[0] == 405
