@@ -16,7 +16,10 @@ from http.cookiejar import CookieJar
 import pytest
 
 from edl_horovod.cli.main import main
+from edl_horovod.files import marker
+from edl_horovod.job.directory import KIND
 from edl_horovod.job.events import EventLog
+from edl_horovod.launch.local_jobs import folder_of
 from tests.dashboard import Dashboard, dashboard, new_job
 from tests.job_events import event
 from tests.waiting import wait_until
@@ -207,6 +210,32 @@ def test_a_job_that_is_not_there_yet_is_waited_for(job_dir):
     assert (code, status[0]) == (404, 404)
     assert "no config.yaml" in page
     assert "no config.yaml" in json.loads(status[1])["error"]
+
+
+@pytest.mark.parametrize("name", ["empty", "model.job"])
+def test_a_directory_without_a_job_yet_is_the_page_of_that_job(tmp_path, name):
+    path = tmp_path / name
+    path.mkdir()
+    if name == "model.job":
+        (path / ".gitkeep").write_text("")
+    with dashboard(path) as served:
+        code, page, _ = served.get()
+        (path / ".gitkeep").unlink(missing_ok=True)
+        new_job(tmp_path, name)
+        with EventLog(path / "events.jsonl", "launcher") as log:
+            log.write(event("job", state="finished", task="train"))
+        served.wait_for(200, 'data-state="finished"')
+
+    assert (code, "no config.yaml" in page) == (404, True)
+
+
+def test_a_folder_does_not_list_itself(tmp_path):
+    (tmp_path / "notes.txt").write_text("")
+    folder = folder_of(str(tmp_path))
+    assert folder is not None
+    marker.write(tmp_path, KIND)
+
+    assert folder.snapshot().jobs == ()
 
 
 def test_who_comes_by_a_foreign_name_is_refused(job_dir):
