@@ -104,6 +104,7 @@ function show({ title, sections }) {
     const fresh = document.createElement("template");
     fresh.innerHTML = html;
     const old = document.getElementById(id);
+    if (!old) return location.reload(); // The server is of another version than the page.
     const log = old.querySelector("[data-follow]");
     const isAtEnd = log && log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
     childrenBecome(old, fresh.content);

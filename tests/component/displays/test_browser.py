@@ -114,6 +114,15 @@ def test_more_tabs_than_connections_are_followed_once_they_are_looked_at(browser
             tab.call("Page.close")
 
 
+def test_a_page_that_lacks_a_section_is_loaded_again(tab, job_dir):
+    with dashboard(job_dir) as served:
+        tab.open(served.url)
+        tab.wait_for(CURVE)
+        tab.evaluate("document.querySelector('#facts').remove()")
+        append(job_dir, "host:1", event("step", step=61, total_steps=100, size=1))
+        tab.wait_for("document.querySelector('#facts')?.innerText.includes('61 of 100')")
+
+
 def test_a_lost_connection_is_told_and_comes_back(tab, job_dir):
     with dashboard(job_dir) as served:
         port = str(urllib.parse.urlsplit(served.url).port)
