@@ -142,7 +142,11 @@ def test_what_a_job_writes_stays_text(tab, job_dir):
         for path, element in (("", "#events"), ("logs/worker-1", "pre")):
             tab.open(served.url + path)
             assert HOSTILE in tab.text(element)
-            tab.wait_for("performance.now() > 1500")  # The first changes have come.
+            word = f"written for {element}"
+            append(job_dir, "launcher", event("log", message=word))
+            with (job_dir / "logs" / "worker-1.log").open("a") as log:
+                log.write(f"{word}\n")
+            tab.wait_for(f"document.body.innerText.includes('{word}')")
             assert HOSTILE in tab.text(element)
             assert tab.evaluate("window.isBroken === undefined")
             assert tab.evaluate("document.querySelectorAll('img, main script').length") == 0
