@@ -248,31 +248,28 @@ class Pages:
             shown = await view()
             return _html(page(shown, stream="?changes", links=links or []), shown.http_status)
         if self._num_streams >= MAX_STREAMS:
-            raise HTTPException(UNAVAILABLE, "Too many pages are followed.")
-        changes = self._changes(view, seconds, request.scope[_PROGRESS])
-        return StreamingResponse(changes, media_type="text/event-stream")
+            raise HTTPException(UNAVAILABLE, "Too many pages are open.")
+        self._num_streams += 1
+        return _Stream(self._changes(view, seconds, request.scope[_PROGRESS]), self._end_stream)
+
+    def _end_stream(self) -> None:
+        self._num_streams -= 1
 
     async def _changes(
         self, view: Callable[[], Awaitable[View]], seconds: float, progress: Callable[[], None]
     ) -> AsyncIterator[str]:
         """Messages with the sections that have changed, the first one with all of them."""
         before, sent_at = dict[str, str](), float("-inf")
-        self._num_streams += 1
-        try:
-            while not self.ending.is_set():
-                fresh = await view()
-                changed = {
-                    id: html for id, html in fresh.sections.items() if html != before.get(id)
-                }
-                if changed or time.monotonic() - sent_at >= SIGN_SECONDS:
-                    message = {"title": fresh.title, "sections": changed}
-                    yield f"data: {json_text.dumps(message)}\n\n"
-                    before, sent_at = dict(fresh.sections), time.monotonic()
-                    progress()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.ending.wait(), seconds)
-        finally:
-            self._num_streams -= 1
+        while not self.ending.is_set():
+            fresh = await view()
+            changed = {id: html for id, html in fresh.sections.items() if html != before.get(id)}
+            if changed or time.monotonic() - sent_at >= SIGN_SECONDS:
+                message = {"title": fresh.title, "sections": changed}
+                yield f"data: {json_text.dumps(message)}\n\n"
+                before, sent_at = dict(fresh.sections), time.monotonic()
+                progress()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.ending.wait(), seconds)
 
     async def _job(self, request: Request) -> "_Job":
         path = request.path_params.get("job", "")
@@ -287,6 +284,20 @@ class Pages:
 
     def _up(self) -> list[tuple[str, str]]:
         return [("jobs", "/")] if self._folder is not None else []
+
+
+class _Stream(StreamingResponse):
+    """A stream of changes, which tells its end even if nothing of it could be sent."""
+
+    def __init__(self, changes: AsyncIterator[str], on_end: Callable[[], None]) -> None:
+        super().__init__(changes, media_type="text/event-stream")
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
 
 
 class _Job:

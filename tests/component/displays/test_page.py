@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -121,6 +122,23 @@ def test_streams_leave_connections_to_others_and_end_with_the_server(served):
         assert served.get()[0] == 200
 
         assert served.end() == (130, "error: interrupted\n")
+
+
+def test_streams_that_begin_at_once_keep_to_the_limit(served):
+    request = b"GET /?changes HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(connect(served)) for _ in range(48)]
+        for stream in streams:
+            stream.sendall(request)
+        answers = [stream.recv(12, socket.MSG_WAITALL) for stream in streams]
+
+    def follows_again():
+        stream = changes(served)
+        with contextlib.suppress(urllib.error.HTTPError), contextlib.closing(stream):
+            return next(stream)
+
+    wait_until(follows_again, "room for another stream", seconds=20)
+    assert sorted(answers) == [b"HTTP/1.1 200"] * 32 + [b"HTTP/1.1 503"] * 16
 
 
 def test_a_page_that_is_followed_for_long_is_not_ended(job_dir):
