@@ -277,7 +277,8 @@ class Pages:
         if path not in self._jobs and jobs is not None:
             source = await asyncio.wrap_future(_in_thread(lambda: jobs.source(path)))
             if source is not None:
-                self._jobs[path] = _Job(source)
+                # Another request may have opened the job since.
+                self._jobs.setdefault(path, _Job(source))
         if path not in self._jobs:
             raise HTTPException(NOT_FOUND, "There is no such job.")
         return self._jobs[path]
