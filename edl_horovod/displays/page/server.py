@@ -388,7 +388,9 @@ def _late_snapshot(snapshot: JobSnapshot, seconds: float) -> JobSnapshot:
 
 
 def _late_list(jobs: JobList, seconds: float) -> JobList:
-    return replace(jobs, problem=f"The jobs have been read for {seconds:.0f} s; wait for them.")
+    return replace(
+        jobs, problem=f"Reading the jobs has taken {seconds:.0f} s so far; this page waits for it."
+    )
 
 
 async def _asset(request: Request) -> Response:
