@@ -53,9 +53,9 @@ class Dashboard:
         return self.process.returncode, said
 
 
-def new_job(folder: Path) -> Path:
+def new_job(folder: Path, name: str = "model.job") -> Path:
     """The directory of a training in a folder, without events yet."""
-    path = folder / "model.job"
+    path = folder / name
     JobDir(path).claim()
     config = JobConfig(task="train", data="/d", output="/o", model_def="m")
     resolved.dump(config, path / "config.yaml")

@@ -198,16 +198,22 @@ class LocalJobs(Jobs):
 def folder_of(path: str) -> "Folder | None":
     """The jobs below a directory that is not a job's; None where that cannot be meant.
 
-    A directory without jobs may have the name of a job in a cluster, unless it is a path.
+    A directory without jobs may have the name of a job in a cluster, unless it is a path, and a job
+    may start in it later.
     """
-    is_path = os.path.basename(path) != path or path in (os.curdir, os.pardir)
-    if not os.path.isdir(path) or is_ours(path) or not (is_path or any(_jobs_below(path))):
+    if not os.path.isdir(path) or is_ours(path):
         return None
+    if path not in (os.curdir, os.pardir) and not any(_jobs_below(path)):
+        is_name = os.path.basename(path) == path
+        is_empty = not any(Path(path).glob("*"))
+        if is_name or is_empty or os.path.normpath(path).endswith(".job"):
+            return None
     from edl_horovod.displays.page.folder import Folder
 
     return Folder(
         os.path.abspath(path),
-        find=lambda: sorted(os.path.relpath(job, path) for job in _jobs_below(path)),
+        # The folder itself is not listed if it becomes a job's.
+        find=lambda: sorted({os.path.relpath(job, path) for job in _jobs_below(path)} - {"."}),
         open_source=lambda job: DirectorySource(JobDir(Path(path) / job)),
     )
 

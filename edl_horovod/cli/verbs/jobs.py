@@ -309,7 +309,9 @@ def run_dashboard(verb: str, summary: str, argv: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         print(dashboard.url, flush=True)
         if dashboard.is_public:
-            warning = "Who has this URL, or reads along on the network, can read the page."
+            warning = (
+                "Anyone who has this URL, or who can read the network traffic, can read the page."
+            )
             print(warning, file=sys.stderr)
         dashboard.serve()
     return 0

@@ -69,11 +69,14 @@ class Folder:
             except (EdlError, OSError) as error:
                 problem = str(error)
             sources = dict(self._sources)
+            last = dict(self._last)
         for path, source in sources.items():
-            if path in self._last or time.monotonic() - now < _LOOK_SECONDS:
-                self._last[path] = source.snapshot()
+            if path in last or time.monotonic() - now < _LOOK_SECONDS:
+                last[path] = source.snapshot()  # Without the lock, which the page of a job takes.
+        with self._lock:
+            self._last = last
         jobs = sorted(
-            ((path, self._last.get(path)) for path in sources),
+            ((path, last.get(path)) for path in sources),
             key=lambda job: (-(job[1].began or 0.0) if job[1] is not None else 0.0, job[0]),
         )
         return JobList(time.time(), tuple(jobs), problem)

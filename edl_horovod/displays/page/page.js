@@ -104,6 +104,7 @@ function show({ title, sections }) {
     const fresh = document.createElement("template");
     fresh.innerHTML = html;
     const old = document.getElementById(id);
+    if (!old) return location.reload(); // The server is of another version than the page.
     const log = old.querySelector("[data-follow]");
     const isAtEnd = log && log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
     childrenBecome(old, fresh.content);
@@ -114,25 +115,34 @@ function show({ title, sections }) {
 
 function follow(url) {
   const notice = document.getElementById("connection");
-  const source = new EventSource(url);
-  let silence;
-  const hear = () => {
-    clearTimeout(silence);
-    silence = setTimeout(lose, SILENT_SECONDS * 1000);
+  let source, timer;
+  const wait = (seconds, next) => {
+    clearTimeout(timer);
+    timer = setTimeout(next, seconds * 1000);
   };
   const lose = () => {
     source.close();
-    clearTimeout(silence);
     notice.textContent ||= `The connection was lost at ${new Date().toLocaleTimeString()}. What is below is older. Trying again ...`;
-    setTimeout(follow, RETRY_SECONDS * 1000, url);
+    wait(RETRY_SECONDS, open);
   };
-  source.onerror = lose;
-  source.onmessage = (message) => {
-    hear();
-    notice.textContent = "";
-    show(JSON.parse(message.data));
+  const open = () => {
+    source = new EventSource(url);
+    source.onerror = lose;
+    source.onmessage = (message) => {
+      wait(SILENT_SECONDS, lose);
+      notice.textContent = "";
+      show(JSON.parse(message.data));
+    };
+    wait(SILENT_SECONDS, lose);
   };
-  hear();
+  // A browser has six connections to a server for all of its tabs.
+  const openIfVisible = () => {
+    clearTimeout(timer);
+    source?.close();
+    if (!document.hidden) open();
+  };
+  document.addEventListener("visibilitychange", openIfVisible);
+  openIfVisible();
 }
 
 drawAll();

@@ -18,6 +18,7 @@ from edl_horovod.displays.page.snapshot import JobSnapshot, Point
 from edl_horovod.displays.text import JobTable
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.files import json_text
+from edl_horovod.files.url_secrets import without_secrets
 
 try:
     import jinja2
@@ -39,6 +40,7 @@ _MOST = 1e30
 _MOST_STEPS = 2**53
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 """What sets colours on a terminal and moves its cursor."""
+_NOT_SHOWN = "(not shown: it may hold a secret)"
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -159,12 +161,18 @@ def clock(seconds: float) -> str:
 
 
 def _setting_rows(config: JobConfig) -> Iterator[tuple[str, str, str, str]]:
-    values = resolved.to_dict(config)
+    values, public_values = resolved.to_dict(config), resolved.to_dict(config.public())
     for setting in settings(JobConfig):
-        value = functools.reduce(lambda inner, key: inner[key], setting.key.split("."), values)
+        value, public_value = (_value_of(setting.key, it) for it in (values, public_values))
         default = None if setting.default is REQUIRED else setting.default
         origin = "default" if value == default else "this job"
-        yield setting.key, json_text.dumps(value, ensure_ascii=False), origin, setting.meaning
+        text = without_secrets(json_text.dumps(value, ensure_ascii=False))
+        shown = text if value == public_value else _NOT_SHOWN
+        yield setting.key, shown, origin, setting.meaning
+
+
+def _value_of(key: str, values: Mapping[str, Any]) -> Any:
+    return functools.reduce(lambda inner, name: inner[name], key.split("."), values)
 
 
 def chart_of(

@@ -1,4 +1,4 @@
-"""What is said of a job, live and in its report, and of several jobs beside each other."""
+"""The content of a job's page and report, and of the report on several jobs side by side."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -78,8 +78,7 @@ _MISDIRECTED = 421
 PATIENCE_SECONDS = 2.0
 """How long a reader waits for a new look before it gets the previous one."""
 TOKEN_VARIABLE = "EDL_DASHBOARD_TOKEN"
-"""Environment variable with the token of a page that other machines can reach."""
-_COOKIE = "edl-dashboard"
+"""Environment variable with the token that a reader must present, on loopback as well."""
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _TYPES = {"css": "text/css", "js": "text/javascript"}
 _PROGRESS = "edl.progress"
@@ -102,12 +101,13 @@ class Dashboard:
         """
         self._shown, self._host = shown, host
         self._socket: socket.socket = address.listen(host, port)
-        self._token = ""
-        """Who knows it may read, where other machines can reach the page; empty elsewhere."""
-        self.url = address.url(host, self._socket.getsockname()[1])
+        generated = secrets.token_urlsafe(24) if self.is_public else ""
+        self._token = os.environ.get(TOKEN_VARIABLE) or generated
+        """Token that a reader must present; empty if only this machine can reach the page."""
+        self._port: int = self._socket.getsockname()[1]
+        self.url = address.url(host, self._port)
         """The URL to open in a browser."""
-        if self.is_public:
-            self._token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
+        if self._token:
             self.url += f"?token={quote(self._token)}"
 
     @property
@@ -119,7 +119,7 @@ class Dashboard:
         """Serve the page until SIGINT or SIGTERM, which then has its usual effect."""
         pages = Pages(self._shown)
         config = uvicorn.Config(
-            _Guard(Starlette(routes=pages.routes()), self._host, self._token),
+            _Guard(Starlette(routes=pages.routes()), self._host, self._port, self._token),
             http=_Connection,
             ws="none",
             loop="asyncio",
@@ -248,31 +248,28 @@ class Pages:
             shown = await view()
             return _html(page(shown, stream="?changes", links=links or []), shown.http_status)
         if self._num_streams >= MAX_STREAMS:
-            raise HTTPException(UNAVAILABLE, "Too many pages are followed.")
-        changes = self._changes(view, seconds, request.scope[_PROGRESS])
-        return StreamingResponse(changes, media_type="text/event-stream")
+            raise HTTPException(UNAVAILABLE, "Too many pages are open.")
+        self._num_streams += 1
+        return _Stream(self._changes(view, seconds, request.scope[_PROGRESS]), self._end_stream)
+
+    def _end_stream(self) -> None:
+        self._num_streams -= 1
 
     async def _changes(
         self, view: Callable[[], Awaitable[View]], seconds: float, progress: Callable[[], None]
     ) -> AsyncIterator[str]:
         """Messages with the sections that have changed, the first one with all of them."""
         before, sent_at = dict[str, str](), float("-inf")
-        self._num_streams += 1
-        try:
-            while not self.ending.is_set():
-                fresh = await view()
-                changed = {
-                    id: html for id, html in fresh.sections.items() if html != before.get(id)
-                }
-                if changed or time.monotonic() - sent_at >= SIGN_SECONDS:
-                    message = {"title": fresh.title, "sections": changed}
-                    yield f"data: {json_text.dumps(message)}\n\n"
-                    before, sent_at = dict(fresh.sections), time.monotonic()
-                    progress()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.ending.wait(), seconds)
-        finally:
-            self._num_streams -= 1
+        while not self.ending.is_set():
+            fresh = await view()
+            changed = {id: html for id, html in fresh.sections.items() if html != before.get(id)}
+            if changed or time.monotonic() - sent_at >= SIGN_SECONDS:
+                message = {"title": fresh.title, "sections": changed}
+                yield f"data: {json_text.dumps(message)}\n\n"
+                before, sent_at = dict(fresh.sections), time.monotonic()
+                progress()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.ending.wait(), seconds)
 
     async def _job(self, request: Request) -> "_Job":
         path = request.path_params.get("job", "")
@@ -280,13 +277,28 @@ class Pages:
         if path not in self._jobs and jobs is not None:
             source = await asyncio.wrap_future(_in_thread(lambda: jobs.source(path)))
             if source is not None:
-                self._jobs[path] = _Job(source)
+                # Another request may have opened the job since.
+                self._jobs.setdefault(path, _Job(source))
         if path not in self._jobs:
             raise HTTPException(NOT_FOUND, "There is no such job.")
         return self._jobs[path]
 
     def _up(self) -> list[tuple[str, str]]:
         return [("jobs", "/")] if self._folder is not None else []
+
+
+class _Stream(StreamingResponse):
+    """A stream of changes, which tells its end even if nothing of it could be sent."""
+
+    def __init__(self, changes: AsyncIterator[str], on_end: Callable[[], None]) -> None:
+        super().__init__(changes, media_type="text/event-stream")
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
 
 
 class _Job:
@@ -376,7 +388,9 @@ def _late_snapshot(snapshot: JobSnapshot, seconds: float) -> JobSnapshot:
 
 
 def _late_list(jobs: JobList, seconds: float) -> JobList:
-    return replace(jobs, problem=f"The jobs have been read for {seconds:.0f} s; wait for them.")
+    return replace(
+        jobs, problem=f"Reading the jobs has taken {seconds:.0f} s so far; this page waits for it."
+    )
 
 
 async def _asset(request: Request) -> Response:
@@ -466,9 +480,11 @@ class _Connection(H11Protocol):
 class _Guard:
     """Refuses who has no token, or a foreign host name, and adds the security headers."""
 
-    def __init__(self, app: ASGIApp, host: str, token: str) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int, token: str) -> None:
         """Guard an application; without a token everybody who reaches it may read."""
         self._app, self._host, self._token = app, host, token
+        # A browser sends the cookies of a host to all of its ports.
+        self._cookie = f"edl-dashboard-{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_guarded(message: Message) -> None:
@@ -484,12 +500,13 @@ class _Guard:
         if not address.is_name_of_ours(request.headers.get("host", ""), self._host):
             return PlainTextResponse("This is not the host that you asked for.\n", _MISDIRECTED)
         _, _, bearer = request.headers.get("authorization", "").partition("Bearer ")
-        if not self._token or self._is_right(bearer or request.cookies.get(_COOKIE, "")):
+        if not self._token or self._is_right(bearer or request.cookies.get(self._cookie, "")):
             return None
         if self._is_right(request.query_params.get("token", "")):
             # The address that people see, keep and pass on does not have the token.
             answer = RedirectResponse(request.url.remove_query_params("token"), 303)
-            answer.set_cookie(_COOKIE, self._token, httponly=True, samesite="strict")
+            # Not strict, which would refuse who follows a link to this page from another site.
+            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="lax")
             return answer
         text = (
             "Open the URL that edl dashboard printed: it has the token that this page asks for.\n"

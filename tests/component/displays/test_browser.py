@@ -97,6 +97,32 @@ def test_what_happens_is_shown_within_two_seconds_and_without_reload(tab, job_di
         assert tab.said == []
 
 
+def test_more_tabs_than_connections_are_followed_once_they_are_looked_at(browser, job_dir):
+    tabs = []
+    with dashboard(job_dir) as served:
+        for _ in range(8):  # A browser has six connections to a server.
+            tabs.append(browser.tab())
+            tabs[-1].open(served.url)
+        assert tabs[0].evaluate("document.hidden")
+        append(job_dir, "host:1", event("step", step=61, total_steps=100, size=1))
+        tabs[-1].wait_for("document.body.innerText.includes('61 of 100')")
+        assert "60 of" in tabs[0].text("#facts")
+        tabs[0].call("Page.bringToFront")
+        tabs[0].wait_for("document.body.innerText.includes('61 of 100')")
+        assert tabs[0].text("#connection") == ""
+        for tab in tabs:
+            tab.call("Page.close")
+
+
+def test_a_page_that_lacks_a_section_is_loaded_again(tab, job_dir):
+    with dashboard(job_dir) as served:
+        tab.open(served.url)
+        tab.wait_for(CURVE)
+        tab.evaluate("document.querySelector('#facts').remove()")
+        append(job_dir, "host:1", event("step", step=61, total_steps=100, size=1))
+        tab.wait_for("document.querySelector('#facts')?.innerText.includes('61 of 100')")
+
+
 def test_a_lost_connection_is_told_and_comes_back(tab, job_dir):
     with dashboard(job_dir) as served:
         port = str(urllib.parse.urlsplit(served.url).port)
@@ -116,7 +142,11 @@ def test_what_a_job_writes_stays_text(tab, job_dir):
         for path, element in (("", "#events"), ("logs/worker-1", "pre")):
             tab.open(served.url + path)
             assert HOSTILE in tab.text(element)
-            tab.wait_for("performance.now() > 1500")  # The first changes have come.
+            word = f"written for {element}"
+            append(job_dir, "launcher", event("log", message=word))
+            with (job_dir / "logs" / "worker-1.log").open("a") as log:
+                log.write(f"{word}\n")
+            tab.wait_for(f"document.body.innerText.includes('{word}')")
             assert HOSTILE in tab.text(element)
             assert tab.evaluate("window.isBroken === undefined")
             assert tab.evaluate("document.querySelectorAll('img, main script').length") == 0

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,10 @@ from http.cookiejar import CookieJar
 import pytest
 
 from edl_horovod.cli.main import main
+from edl_horovod.files import marker
+from edl_horovod.job.directory import KIND
 from edl_horovod.job.events import EventLog
+from edl_horovod.launch.local_jobs import folder_of
 from tests.dashboard import Dashboard, dashboard, new_job
 from tests.job_events import event
 from tests.waiting import wait_until
@@ -120,6 +124,23 @@ def test_streams_leave_connections_to_others_and_end_with_the_server(served):
         assert served.end() == (130, "error: interrupted\n")
 
 
+def test_streams_that_begin_at_once_keep_to_the_limit(served):
+    request = b"GET /?changes HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(connect(served)) for _ in range(48)]
+        for stream in streams:
+            stream.sendall(request)
+        answers = [stream.recv(12, socket.MSG_WAITALL) for stream in streams]
+
+    def follows_again():
+        stream = changes(served)
+        with contextlib.suppress(urllib.error.HTTPError), contextlib.closing(stream):
+            return next(stream)
+
+    wait_until(follows_again, "room for another stream", seconds=20)
+    assert sorted(answers) == [b"HTTP/1.1 200"] * 32 + [b"HTTP/1.1 503"] * 16
+
+
 def test_a_page_that_is_followed_for_long_is_not_ended(job_dir):
     patience = "from edl_horovod.displays.page import server; server.REQUEST_SECONDS = 2.0"
     with dashboard(job_dir, first=patience) as served:
@@ -209,6 +230,32 @@ def test_a_job_that_is_not_there_yet_is_waited_for(job_dir):
     assert "no config.yaml" in json.loads(status[1])["error"]
 
 
+@pytest.mark.parametrize("name", ["empty", "model.job"])
+def test_a_directory_without_a_job_yet_is_the_page_of_that_job(tmp_path, name):
+    path = tmp_path / name
+    path.mkdir()
+    if name == "model.job":
+        (path / ".gitkeep").write_text("")
+    with dashboard(path) as served:
+        code, page, _ = served.get()
+        (path / ".gitkeep").unlink(missing_ok=True)
+        new_job(tmp_path, name)
+        with EventLog(path / "events.jsonl", "launcher") as log:
+            log.write(event("job", state="finished", task="train"))
+        served.wait_for(200, 'data-state="finished"')
+
+    assert (code, "no config.yaml" in page) == (404, True)
+
+
+def test_a_folder_does_not_list_itself(tmp_path):
+    (tmp_path / "notes.txt").write_text("")
+    folder = folder_of(str(tmp_path))
+    assert folder is not None
+    marker.write(tmp_path, KIND)
+
+    assert folder.snapshot().jobs == ()
+
+
 def test_who_comes_by_a_foreign_name_is_refused(job_dir):
     with dashboard(job_dir) as served:
         port = served.url.rstrip("/").rpartition(":")[2]
@@ -242,6 +289,30 @@ def test_other_machines_need_the_token_in_the_url(job_dir):
 def test_the_token_may_come_from_the_environment(job_dir):
     with dashboard(job_dir, "--host", "0.0.0.0", EDL_DASHBOARD_TOKEN="ours") as served:
         assert served.url.endswith("/?token=ours")
+
+
+def test_a_token_from_the_environment_is_needed_on_this_machine_as_well(job_dir):
+    with dashboard(job_dir, EDL_DASHBOARD_TOKEN="ours") as served:
+        served.url, _, token = served.url.partition("?token=")
+        refused = served.get("status.json")[0]
+        code, _, _ = served.get("status.json", headers={"Authorization": f"Bearer {token}"})
+
+    assert (token, refused, code) == ("ours", 401, 200)
+
+
+def test_a_browser_reads_the_pages_of_two_ports(job_dir):
+    jar = CookieJar()
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
+    with (
+        dashboard(job_dir, EDL_DASHBOARD_TOKEN="one") as first,
+        dashboard(job_dir, EDL_DASHBOARD_TOKEN="two") as second,
+    ):
+        for served in (first, second, first):
+            with browser.open(served.url) as answer:
+                served.url = answer.url
+
+    assert not [url for url in (first.url, second.url) if "token" in url]
+    assert {cookie.get_nonstandard_attr("SameSite").lower() for cookie in jar} == {"lax"}
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])

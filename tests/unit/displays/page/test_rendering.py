@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from edl_horovod.cluster.causes import Cause
 from edl_horovod.cluster.status import JobView, PodView
+from edl_horovod.config.kubernetes import KubernetesConfig
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.slurm import SlurmConfig
 from edl_horovod.displays.page import rendering
 from edl_horovod.displays.page.folder import JobList, list_view
-from edl_horovod.displays.page.rendering import charts_of, log_view, page
+from edl_horovod.displays.page.rendering import charts_of, log_view, page, settings_view
 from edl_horovod.displays.page.report import live_view
 from edl_horovod.displays.page.snapshot import JobSnapshot, Process
 from edl_horovod.job.account import CAUSES, LOST, Account, RankAccount
@@ -135,6 +138,22 @@ def test_no_log_breaks_out_of_its_page(text):
     assert (
         _Parsed(page(log_view("m", "p", text))).tags == _Parsed(page(log_view("m", "p", ""))).tags
     )
+
+
+def test_the_settings_hide_what_may_hold_a_secret():
+    config = JobConfig(
+        task="train",
+        data="https://user:hunter2@host/part,https://host/part?token=hunter2",
+        output="/o",
+        model_def="m",
+        kubernetes=KubernetesConfig(env={"KEY": "hunter2"}),
+        slurm=SlurmConfig(setup=["export KEY=hunter2"]),
+    )
+    text = page(settings_view("m", config)).decode()
+
+    assert "hunter2" not in text
+    assert text.count("may hold a secret") == 2
+    assert "https://host/part" in text
 
 
 def test_text_is_shown_as_it_was_written():

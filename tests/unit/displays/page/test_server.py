@@ -6,9 +6,11 @@ import time
 from dataclasses import replace
 
 import pytest
+from starlette.applications import Starlette
 
 from edl_horovod.displays.page import server
-from edl_horovod.displays.page.server import Latest
+from edl_horovod.displays.page.folder import Folder
+from edl_horovod.displays.page.server import Latest, Pages
 from edl_horovod.displays.page.snapshot import JobSnapshot
 from edl_horovod.job.state import JobState
 
@@ -32,6 +34,62 @@ def test_many_readers_share_one_look():
 
     assert set(map(id, asyncio.run(read()))) == {id(snapshots[0])}
     assert len(snapshots) == 1
+
+
+class CountedSource:
+    """A job whose looks are counted, and may have to wait."""
+
+    name = "m"
+    look_seconds = 60.0
+
+    def __init__(self) -> None:
+        self.num_looks = 0
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+        self.may_end.set()
+
+    def snapshot(self) -> JobSnapshot:
+        self.num_looks += 1
+        self.has_begun.set()
+        assert self.may_end.wait(30)
+        return JobSnapshot(time=time.time(), state=JobState())
+
+
+def test_first_requests_for_a_job_of_a_folder_share_one_reader():
+    source = CountedSource()
+    pages = Pages(Folder("f", find=lambda: ["m"], open_source=lambda _: source))
+    app = Starlette(routes=pages.routes())
+    statuses = []
+
+    async def send(message):
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    async def read():
+        about = {"path": "/job/m/status.json", "query_string": b"", "headers": []}
+        scopes = [{"type": "http", "method": "GET", **about} for _ in range(3)]
+        await asyncio.gather(*(app(scope, None, send) for scope in scopes))
+
+    asyncio.run(read())
+
+    assert statuses == [200, 200, 200]
+    assert source.num_looks == 1
+
+
+def test_a_job_that_is_read_for_long_keeps_no_other_job_waiting():
+    slow = CountedSource()
+    slow.may_end.clear()
+    folder = Folder("f", find=lambda: ["m"], open_source=lambda _: slow)
+    looking = threading.Thread(target=folder.snapshot)
+    looking.start()
+    assert slow.has_begun.wait(30)
+
+    asking = threading.Thread(target=folder.source, args=["m"])
+    asking.start()
+    asking.join(30)
+    is_answered = not asking.is_alive()
+    slow.may_end.set()
+    looking.join()
+
+    assert is_answered
 
 
 def test_who_waits_long_gets_the_look_before(monkeypatch):
