@@ -8,9 +8,8 @@ import threading
 
 import pytest
 
-from edl_horovod import displays
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.displays import load, open_displays
+from edl_horovod.displays import following, load, open_displays
 from edl_horovod.job.events import line_of, parse
 from tests.job_events import recorded
 
@@ -42,7 +41,7 @@ SECOND = [
 @pytest.fixture
 def show(tmp_path, monkeypatch):
     """Runs a display over launches of a job; gives the folder of what it keeps."""
-    monkeypatch.setattr(displays, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(following, "PAUSE_SECONDS", 0.01)
 
     def show_launches(name, *launches):
         job_dir = tmp_path / "model.job"
