@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.schema import JobConfig, LaunchConfig
 from edl_horovod.displays import following, load, open_displays
 from edl_horovod.job.events import line_of, parse
 from tests.job_events import recorded
@@ -24,7 +24,7 @@ FIRST = [
     recorded("reset", 10.0, seconds=0.5),
     *(recorded("step", 10.0 + step, step=step, loss=1 / step) for step in (1, 2, 3, 4)),
     recorded("checkpoint", 12.5, step=2, seconds=0.25),
-    recorded("evaluation", 14.5, step=4, metrics={"accuracy": 0.5}),
+    recorded("evaluation", 14.5, step=4, metrics={"accuracy": 0.5, "recall@10": 0.25}),
     recorded("job", 15.0, state="suspended"),
 ]
 SECOND = [
@@ -32,7 +32,9 @@ SECOND = [
     recorded("reset", 21.0, new_size=2, seconds=2.0, reason="start"),
     recorded("account", 22.0, seconds={"computing": 3.0, "input": 1.0}),
     *(recorded("step", 20.0 + step, step=step, loss=2 / step) for step in (3, 4, 5)),
-    recorded("step", 26.0, step=6, loss=None, metrics={"accuracy": 0.25}, size=2),
+    recorded(
+        "step", 26.0, step=6, loss=None, metrics={"accuracy": 0.25, "f1(macro)//a": 0.5}, size=2
+    ),
     recorded("evaluation", 26.5, step=6, metrics={"accuracy": 0.75}),
     recorded("job", 27.0, state="finished", steps=6, metrics={"accuracy": 0.75}),
 ]
@@ -46,8 +48,15 @@ def show(tmp_path, monkeypatch):
     def show_launches(name, *launches):
         job_dir = tmp_path / "model.job"
         job_dir.mkdir()
-        needed = {"task": "train", "data": "d", "output": "o", "model_def": "m"}
-        config = JobConfig(**needed, job_dir=str(job_dir), displays=[name])
+        config = JobConfig(
+            task="train",
+            data="d",
+            output="o",
+            model_def="m",
+            launch=LaunchConfig(kind="queue", options={"rate@start": 0.5}),
+            job_dir=str(job_dir),
+            displays=[name],
+        )
         for events in launches or (FIRST, SECOND):
             with open_displays(load([name]), config) as show_events:
                 # As a log has them.
@@ -94,7 +103,10 @@ def test_mlflow(show, monkeypatch, caplog):
     assert [it.value for it in losses] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 2 / 5])
     accuracies = client.get_metric_history(run.info.run_id, "evaluation/accuracy")
     assert [(it.step, it.value) for it in accuracies] == [(4, 0.5), (6, 0.75)]
+    assert run.data.metrics["evaluation/recall_10"] == 0.25
+    assert run.data.metrics["train/f1_macro_/a"] == 0.5
     assert run.data.params["train.batch_size"] == "128"
+    assert run.data.params["launch.options.rate_start"] == "0.5"
     assert not caplog.messages
 
 
