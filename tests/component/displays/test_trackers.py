@@ -1,9 +1,15 @@
 """Jobs as runs of trackers, by the real clients and read by them: one run, and no step twice."""
 
+import contextlib
 import gzip
 import http.server
 import json
+import os
+import pty
+import signal
 import struct
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -11,6 +17,7 @@ import pytest
 from edl_horovod.config.schema import JobConfig, LaunchConfig
 from edl_horovod.displays import following, load, open_displays
 from edl_horovod.job.events import line_of, parse
+from tests.integration.conftest import REPOSITORY
 from tests.job_events import recorded
 
 # The clients use what other packages have deprecated.
@@ -47,7 +54,7 @@ def show(tmp_path, monkeypatch):
 
     def show_launches(name, *launches):
         job_dir = tmp_path / "model.job"
-        job_dir.mkdir()
+        job_dir.mkdir(exist_ok=True)
         config = JobConfig(
             task="train",
             data="d",
@@ -111,9 +118,12 @@ def test_mlflow(show, monkeypatch, caplog):
 
 
 def test_wandb(show, monkeypatch, caplog):
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    records = [it for path in sorted(show("wandb").rglob("*.wandb")) for it in records_of(path)]
+    for events in (FIRST, SECOND):
+        folder = show("wandb", events)
+        wandb.teardown()  # As at the end of a launcher.
+    records = [it for path in sorted(folder.rglob("*.wandb")) for it in records_of(path)]
     assert len({it.run.run_id for it in records if it.HasField("run")}) == 1
     rows = [
         {item.key or item.nested_key[0]: json.loads(item.value_json) for item in it.history.item}
@@ -147,6 +157,102 @@ def records_of(path):
         if kind in (1, 4):  # The whole of one, or the end of one.
             yield Record.FromString(record)
             record = b""
+
+
+JOB = """
+import logging, sys
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.displays import following, load, open_displays
+from tests.job_events import recorded
+from tests.integration.conftest import REPOSITORY, ZOO, for_framework
+
+following.PAUSE_SECONDS, following.CLOSE_SECONDS = 0.01, 6.0
+logging.basicConfig(stream=sys.stdout)
+needed = {"task": "train", "data": "d", "output": "o", "model_def": "m"}
+config = JobConfig(**needed, job_dir=sys.argv[1], displays=["wandb"])
+with open_displays(load(["wandb"]), config) as show:
+    show([recorded("step", step=1, loss=0.5)])
+"""
+
+
+@pytest.fixture
+def run_job(tmp_path):
+    """Runs a launcher with the display wandb at a terminal, to its end; gives what it logs."""
+
+    (tmp_path / "model.job").mkdir()
+
+    def run(**variables):
+        kept = {key: it for key, it in os.environ.items() if not key.startswith("WANDB_")}
+        variables = {**kept, "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY), **variables}
+        terminal, end_of_job = pty.openpty()
+        job = subprocess.Popen(
+            [sys.executable, "-c", JOB, str(tmp_path / "model.job")],
+            env=variables,
+            stdin=end_of_job,
+            stdout=subprocess.PIPE,
+            stderr=end_of_job,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            # The client takes some time of its own to end, most of it for a server that hangs.
+            logged, _ = job.communicate(timeout=90)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+            os.close(terminal)
+            os.close(end_of_job)
+        assert job.returncode == 0
+        return logged.splitlines()
+
+    return run
+
+
+def test_wandb_without_a_key_fails_and_does_not_ask_for_one(run_job):
+    (line,) = run_job()
+    assert "the display wandb failed" in line
+    assert "No API key" in line
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_launcher_ends_when_the_server_of_wandb_does_not_answer(run_job, begins):
+    does_hang, is_over = threading.Event(), threading.Event()
+    if not begins:
+        does_hang.set()
+
+    class Service(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            request = self.rfile.read(int(self.headers["Content-Length"] or 0))
+            if does_hang.is_set():
+                is_over.wait()
+                return
+            project = {"name": "p", "entity": {"name": "e"}}
+            bucket = {"id": "i", "name": "n", "displayName": "n", "project": project}
+            answer = {"upsertBucket": {"bucket": bucket, "inserted": True}, "model": None}
+            body = json.dumps({"data": answer}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            if b"UpsertBucket" in request:
+                does_hang.set()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            (line,) = run_job(WANDB_BASE_URL=url, WANDB_API_KEY="0" * 40)
+        finally:
+            is_over.set()
+            server.shutdown()
+            thread.join()
+    assert does_hang.is_set()
+    assert "the display wandb failed" in line
 
 
 def test_a_server_that_is_away_is_said_once(show, monkeypatch, caplog):
