@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import posixpath
+import re
 from collections.abc import Iterator
 
 from edl_horovod.config.schema import JobConfig
@@ -24,6 +26,8 @@ _MOST_METRICS = 500
 """Numbers in one request; MLflow takes 1,000."""
 _MOST_SETTINGS = 100
 """Parameters that MLflow takes in one request."""
+_NAME_LENGTH = 250
+"""Characters of a name that MLflow takes."""
 _ENDS = {"finished": "FINISHED", "failed": "FAILED", "suspended": "KILLED"}
 
 
@@ -55,11 +59,19 @@ def _begin(run: Run, client: MlflowClient) -> None:
     experiment = client.get_experiment_by_name(name)
     number = experiment.experiment_id if experiment else client.create_experiment(name)
     run.begin(client.create_run(number, run_name=run.name).info.run_id)
-    params = [Param(key, value) for key, value in run.settings.items()]
+    settings = {_name(key): value for key, value in run.settings.items()}
+    params = [Param(key, value) for key, value in settings.items()]
     for first in range(0, len(params), _MOST_SETTINGS):
         client.log_batch(run.id, params=params[first : first + _MOST_SETTINGS])
 
 
 def _metrics(point: Point) -> list[Metric]:
     milliseconds = round(point.time * 1000)
-    return [Metric(name, value, milliseconds, point.step) for name, value in point.values.items()]
+    return [
+        Metric(_name(name), value, milliseconds, point.step) for name, value in point.values.items()
+    ]
+
+
+def _name(name: str) -> str:
+    """A name as MLflow takes it: few characters, and a path in its shortest form."""
+    return posixpath.normpath(re.sub(r"[^\w/.\- :]", "_", name))[:_NAME_LENGTH]

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator
 
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.displays import following
 from edl_horovod.displays.runs import Run
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.job.events import OnEvents, Recorded
@@ -20,6 +21,8 @@ except ImportError as e:
 
 PROJECT = "edl_horovod"
 """The project of jobs, unless WANDB_PROJECT names another."""
+_WAIT_SHARE = 0.8
+"""The share of the time for the last events in which the client may wait for its server."""
 
 
 @contextlib.contextmanager
@@ -28,6 +31,8 @@ def open_display(config: JobConfig) -> Iterator[OnEvents]:
     run = Run(config, "wandb")
     if not run.id:
         run.begin(secrets.token_hex(4))
+    # Without a key it would ask for one in the command's terminal, unless the process is silent.
+    wandb.setup(wandb.Settings(silent=True))
     logged = wandb.init(
         id=run.id,
         resume="allow",
@@ -36,8 +41,16 @@ def open_display(config: JobConfig) -> Iterator[OnEvents]:
         project=os.environ.get("WANDB_PROJECT") or PROJECT,
         dir=os.environ.get("WANDB_DIR") or str(run.folder),
         config=run.settings,
-        # The terminal is the command's own, and the launcher's machine says little of the ranks.
-        settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
+        settings=wandb.Settings(
+            # The terminal is the command's, and the launcher's machine says little of the ranks.
+            console="off",
+            silent=True,
+            x_disable_stats=True,
+            # Or it waits for a server that is away until the server is back, also at exit.
+            init_timeout=_WAIT_SHARE * following.CLOSE_SECONDS,
+            finish_timeout=_WAIT_SHARE * following.CLOSE_SECONDS,
+            finish_timeout_raises=True,
+        ),
     )
     try:
         logged.define_metric("step")

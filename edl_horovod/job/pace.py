@@ -1,9 +1,10 @@
 """Which rank is slow: its own part of a step, beside those of the others and beside its past."""
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 from edl_horovod.job.events import AccountEvent, GenerationEvent, Recorded
 
@@ -19,15 +20,49 @@ _Process = tuple[str, int, float]
 
 
 class _Window(NamedTuple):
-    """What a rank did between two of its accounts."""
+    """What a rank did between two of its accounts, or the sum of several of these."""
 
-    num_steps: int
-    seconds: float
+    num_steps: int = 0
+    seconds: float = 0.0
     """Its own part of these steps."""
-    wait_seconds: float
+    wait_seconds: float = 0.0
     """Its waits for the others in them."""
-    size: int
-    """Ranks in the ring."""
+    whole_seconds: float = 0.0
+    """Its time for all of these steps, if it were alone: in a smaller ring its part is larger."""
+
+    @classmethod
+    def sum(cls, windows: Iterable[Self]) -> Self:
+        """All of several windows."""
+        return cls(*(sum(values) for values in zip(*windows, strict=True)))
+
+    @property
+    def own_share(self) -> float:
+        """The share of the steps' time in which a rank does its own part.
+
+        All ranks of a ring take the same time for a step. So these compare, although the ranks'
+        lives differ, and the steps as well.
+        """
+        time = self.seconds + self.wait_seconds
+        return self.seconds / time if time > 0 else 0.0
+
+
+@dataclass
+class _Life:
+    """The windows of a process, of which all but the last ones are kept as their sum."""
+
+    past: _Window = field(default_factory=_Window)
+    num_past: int = 0
+    recent: deque[_Window] = field(default_factory=deque)
+
+    def add(self, window: _Window) -> None:
+        self.recent.append(window)
+        if len(self.recent) > _NUM_RECENT:
+            self.past = _Window.sum([self.past, self.recent.popleft()])
+            self.num_past += 1
+
+    @property
+    def total(self) -> _Window:
+        return _Window.sum([self.past, *self.recent])
 
 
 @dataclass(frozen=True)
@@ -60,7 +95,7 @@ class Paces:
 
     def __init__(self) -> None:
         self._size = 1
-        self._windows: dict[_Process, list[_Window]] = {}
+        self._lives: dict[_Process, _Life] = {}
         self._last: dict[_Process, tuple[int, float, float]] = {}
         """Steps, seconds of its own and seconds of waits in the last account of each process."""
 
@@ -78,51 +113,37 @@ class Paces:
                 if steps > last_steps:
                     self._last[process] = (steps, seconds, waits)
                     if self._size > 1:
+                        own_seconds = seconds - last_seconds
                         window = _Window(
                             num_steps=steps - last_steps,
-                            seconds=seconds - last_seconds,
+                            seconds=own_seconds,
                             wait_seconds=waits - last_waits,
-                            size=self._size,
+                            whole_seconds=own_seconds * self._size,
                         )
-                        self._windows.setdefault(process, []).append(window)
+                        self._lives.setdefault(process, _Life()).add(window)
 
     @property
     def slowest(self) -> Pace | None:
         """The slowest rank; None while fewer than two ranks have done steps."""
         least = _LEAST_SHARE * max((totals[0] for totals in self._last.values()), default=0)
         shares = {
-            process: _own_share(windows)
-            for process, windows in self._windows.items()
+            process: life.total.own_share
+            for process, life in self._lives.items()
             if self._last[process][0] >= least
         }
         process = max(shares, key=shares.__getitem__, default=None)
         if process is None or len(shares) < 2 or shares[process] <= 0:
             return None
-        windows = self._windows[process]
-        recent, past = windows[-_NUM_RECENT:], windows[:-_NUM_RECENT]
+        life = self._lives[process]
+        total, past, recent = life.total, life.past, _Window.sum(life.recent)
         score_of_past = None
-        if len(past) >= _LEAST_PAST and (recent_seconds := _whole_step_seconds(recent)) > 0:
-            score_of_past = _whole_step_seconds(past) / recent_seconds
+        if life.num_past >= _LEAST_PAST and recent.whole_seconds > 0:
+            past_seconds = past.whole_seconds / past.num_steps
+            score_of_past = past_seconds / (recent.whole_seconds / recent.num_steps)
         return Pace(
             worker=process[0],
             pid=process[1],
-            step_seconds=sum(it.seconds for it in windows) / sum(it.num_steps for it in windows),
+            step_seconds=total.seconds / total.num_steps,
             score=statistics.median(shares[it] for it in shares if it != process) / shares[process],
             score_of_past=score_of_past,
         )
-
-
-def _own_share(windows: Sequence[_Window]) -> float:
-    """The share of the steps' time in which a rank does its own part.
-
-    All ranks of a ring take the same time for a step. So these compare, although the ranks' lives
-    differ, and the steps as well.
-    """
-    seconds = sum(it.seconds for it in windows)
-    whole = seconds + sum(it.wait_seconds for it in windows)
-    return seconds / whole if whole > 0 else 0.0
-
-
-def _whole_step_seconds(windows: Sequence[_Window]) -> float:
-    """Seconds that a rank would take for all of a step: in a smaller ring its part is larger."""
-    return sum(it.seconds * it.size for it in windows) / sum(it.num_steps for it in windows)

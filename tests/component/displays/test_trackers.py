@@ -1,17 +1,23 @@
 """Jobs as runs of trackers, by the real clients and read by them: one run, and no step twice."""
 
+import contextlib
 import gzip
 import http.server
 import json
+import os
+import pty
+import signal
 import struct
+import subprocess
+import sys
 import threading
 
 import pytest
 
-from edl_horovod import displays
-from edl_horovod.config.schema import JobConfig
-from edl_horovod.displays import load, open_displays
+from edl_horovod.config.schema import JobConfig, LaunchConfig
+from edl_horovod.displays import following, load, open_displays
 from edl_horovod.job.events import line_of, parse
+from tests.integration.conftest import REPOSITORY
 from tests.job_events import recorded
 
 # The clients use what other packages have deprecated.
@@ -25,7 +31,7 @@ FIRST = [
     recorded("reset", 10.0, seconds=0.5),
     *(recorded("step", 10.0 + step, step=step, loss=1 / step) for step in (1, 2, 3, 4)),
     recorded("checkpoint", 12.5, step=2, seconds=0.25),
-    recorded("evaluation", 14.5, step=4, metrics={"accuracy": 0.5}),
+    recorded("evaluation", 14.5, step=4, metrics={"accuracy": 0.5, "recall@10": 0.25}),
     recorded("job", 15.0, state="suspended"),
 ]
 SECOND = [
@@ -33,7 +39,9 @@ SECOND = [
     recorded("reset", 21.0, new_size=2, seconds=2.0, reason="start"),
     recorded("account", 22.0, seconds={"computing": 3.0, "input": 1.0}),
     *(recorded("step", 20.0 + step, step=step, loss=2 / step) for step in (3, 4, 5)),
-    recorded("step", 26.0, step=6, loss=None, metrics={"accuracy": 0.25}, size=2),
+    recorded(
+        "step", 26.0, step=6, loss=None, metrics={"accuracy": 0.25, "f1(macro)//a": 0.5}, size=2
+    ),
     recorded("evaluation", 26.5, step=6, metrics={"accuracy": 0.75}),
     recorded("job", 27.0, state="finished", steps=6, metrics={"accuracy": 0.75}),
 ]
@@ -42,13 +50,20 @@ SECOND = [
 @pytest.fixture
 def show(tmp_path, monkeypatch):
     """Runs a display over launches of a job; gives the folder of what it keeps."""
-    monkeypatch.setattr(displays, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(following, "PAUSE_SECONDS", 0.01)
 
     def show_launches(name, *launches):
         job_dir = tmp_path / "model.job"
-        job_dir.mkdir()
-        needed = {"task": "train", "data": "d", "output": "o", "model_def": "m"}
-        config = JobConfig(**needed, job_dir=str(job_dir), displays=[name])
+        job_dir.mkdir(exist_ok=True)
+        config = JobConfig(
+            task="train",
+            data="d",
+            output="o",
+            model_def="m",
+            launch=LaunchConfig(kind="queue", options={"rate@start": 0.5}),
+            job_dir=str(job_dir),
+            displays=[name],
+        )
         for events in launches or (FIRST, SECOND):
             with open_displays(load([name]), config) as show_events:
                 # As a log has them.
@@ -95,14 +110,20 @@ def test_mlflow(show, monkeypatch, caplog):
     assert [it.value for it in losses] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 2 / 5])
     accuracies = client.get_metric_history(run.info.run_id, "evaluation/accuracy")
     assert [(it.step, it.value) for it in accuracies] == [(4, 0.5), (6, 0.75)]
+    assert run.data.metrics["evaluation/recall_10"] == 0.25
+    assert run.data.metrics["train/f1_macro_/a"] == 0.5
     assert run.data.params["train.batch_size"] == "128"
+    assert run.data.params["launch.options.rate_start"] == "0.5"
     assert not caplog.messages
 
 
 def test_wandb(show, monkeypatch, caplog):
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    records = [it for path in sorted(show("wandb").rglob("*.wandb")) for it in records_of(path)]
+    for events in (FIRST, SECOND):
+        folder = show("wandb", events)
+        wandb.teardown()  # As at the end of a launcher.
+    records = [it for path in sorted(folder.rglob("*.wandb")) for it in records_of(path)]
     assert len({it.run.run_id for it in records if it.HasField("run")}) == 1
     rows = [
         {item.key or item.nested_key[0]: json.loads(item.value_json) for item in it.history.item}
@@ -136,6 +157,102 @@ def records_of(path):
         if kind in (1, 4):  # The whole of one, or the end of one.
             yield Record.FromString(record)
             record = b""
+
+
+JOB = """
+import logging, sys
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.displays import following, load, open_displays
+from tests.job_events import recorded
+from tests.integration.conftest import REPOSITORY, ZOO, for_framework
+
+following.PAUSE_SECONDS, following.CLOSE_SECONDS = 0.01, 6.0
+logging.basicConfig(stream=sys.stdout)
+needed = {"task": "train", "data": "d", "output": "o", "model_def": "m"}
+config = JobConfig(**needed, job_dir=sys.argv[1], displays=["wandb"])
+with open_displays(load(["wandb"]), config) as show:
+    show([recorded("step", step=1, loss=0.5)])
+"""
+
+
+@pytest.fixture
+def run_job(tmp_path):
+    """Runs a launcher with the display wandb at a terminal, to its end; gives what it logs."""
+
+    (tmp_path / "model.job").mkdir()
+
+    def run(**variables):
+        kept = {key: it for key, it in os.environ.items() if not key.startswith("WANDB_")}
+        variables = {**kept, "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY), **variables}
+        terminal, end_of_job = pty.openpty()
+        job = subprocess.Popen(
+            [sys.executable, "-c", JOB, str(tmp_path / "model.job")],
+            env=variables,
+            stdin=end_of_job,
+            stdout=subprocess.PIPE,
+            stderr=end_of_job,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            # The client takes some time of its own to end, most of it for a server that hangs.
+            logged, _ = job.communicate(timeout=90)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+            os.close(terminal)
+            os.close(end_of_job)
+        assert job.returncode == 0
+        return logged.splitlines()
+
+    return run
+
+
+def test_wandb_without_a_key_fails_and_does_not_ask_for_one(run_job):
+    (line,) = run_job()
+    assert "the display wandb failed" in line
+    assert "No API key" in line
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_launcher_ends_when_the_server_of_wandb_does_not_answer(run_job, begins):
+    does_hang, is_over = threading.Event(), threading.Event()
+    if not begins:
+        does_hang.set()
+
+    class Service(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            request = self.rfile.read(int(self.headers["Content-Length"] or 0))
+            if does_hang.is_set():
+                is_over.wait()
+                return
+            project = {"name": "p", "entity": {"name": "e"}}
+            bucket = {"id": "i", "name": "n", "displayName": "n", "project": project}
+            answer = {"upsertBucket": {"bucket": bucket, "inserted": True}, "model": None}
+            body = json.dumps({"data": answer}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            if b"UpsertBucket" in request:
+                does_hang.set()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            (line,) = run_job(WANDB_BASE_URL=url, WANDB_API_KEY="0" * 40)
+        finally:
+            is_over.set()
+            server.shutdown()
+            thread.join()
+    assert does_hang.is_set()
+    assert "the display wandb failed" in line
 
 
 def test_a_server_that_is_away_is_said_once(show, monkeypatch, caplog):

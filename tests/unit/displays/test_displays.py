@@ -4,13 +4,13 @@ import contextlib
 import logging
 import sys
 import threading
+import time
 from types import ModuleType
 
 import pytest
 
-from edl_horovod import displays
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.displays import DISPLAYS, load, open_displays
+from edl_horovod.displays import DISPLAYS, following, load, open_displays
 from edl_horovod.displays.terminal import open_terminal
 from edl_horovod.errors import ConfigError, MissingDependency
 from edl_horovod.job.events import LogEvent, Recorded
@@ -20,7 +20,7 @@ EVENT = Recorded(1.0, "localhost:0", LogEvent(message="halfway"))
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch):
-    monkeypatch.setattr(displays, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(following, "PAUSE_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -80,15 +80,29 @@ def test_a_display_that_fails_says_so_once_and_the_others_go_on(add, caplog):
     assert seen == [EVENT] * 3
 
 
-def test_a_job_does_not_wait_for_a_display_that_hangs(add, caplog, monkeypatch):
-    monkeypatch.setattr(displays, "CLOSE_SECONDS", 0.1)
-    is_over = threading.Event()
-    add("hanging", lambda events: is_over.wait(60))
+def test_a_job_waits_once_for_all_displays_that_hang(add, caplog, monkeypatch):
+    monkeypatch.setattr(following, "CLOSE_SECONDS", 0.5)
+    is_over, threads = threading.Event(), []
+
+    def hang(events):
+        threads.append(threading.current_thread())
+        is_over.wait(60)
+        raise ConnectionError("the server has gone")
+
+    names = ["first", "second", "third", "fourth"]
+    for name in names:
+        add(name, hang)
+    began = time.monotonic()
     try:
-        follow(job("hanging"), EVENT)
+        follow(job(*names), EVENT)
+        seconds = time.monotonic() - began
     finally:
         is_over.set()
-    assert len(caplog.messages) == 1
+    for thread in threads:
+        thread.join(60)
+    assert 0.5 <= seconds < 0.5 * len(names)
+    assert len(caplog.messages) == len(names)
+    assert all("0.5 s" in it for it in caplog.messages)
 
 
 def test_a_name_that_is_in_no_table_is_refused():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -210,14 +211,19 @@ def test_a_process_is_shown_with_the_cause_of_its_end():
 
 
 def test_a_job_of_a_million_events_has_a_snapshot_of_bounded_size():
-    history = History()
+    history, sizes = History(), []
+    history.add(recorded("generation", size=2, is_formed=True))
     for number in range(1, 30_000):
         history.add(step(number))
+        seconds = {"input": float(number)}
         history.add(
-            recorded("account", float(number), pid=1, seconds={"input": 1.0}, doing="input")
+            recorded("account", number, pid=1, seconds=seconds, steps=number, doing="input")
         )
         history.add(recorded("evaluation", step=number, metrics={f"m{number}": 1.0, "auc": 0.5}))
+        if number in (10_000, 29_999):
+            sizes.append(len(pickle.dumps(history)))
 
+    assert sizes[1] < sizes[0] + 10_000
     shown = history.snapshot(history.state)
     assert len(shown.loss) + len(shown.speed) <= 2 * 401
     assert len(shown.processes[0].moments) <= 400
