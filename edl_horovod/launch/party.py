@@ -61,6 +61,7 @@ def plan_party(config: JobConfig, address: str, token: PartyToken, token_file: P
     tasks.check_start(config)
     job_dir = JobDir.of(config)
     variables = {"EDL_HOST": token.party, "EDL_PARTY_TOKEN": str(token_file.absolute())}
+    variables["EDL_FEDERATED_TRAINING"] = token.training
     if is_here:
         variables["HOROVOD_GLOO_IFACE"] = "lo"
     return LaunchPlan(

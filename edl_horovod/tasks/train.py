@@ -125,6 +125,7 @@ def make_warm(
         ledger=ledger,
         zoo_copy=zoo_copy,
         party=party,
+        training=identity.training,
     )
     zoo_copy.check()
     if checker is not None:
@@ -165,6 +166,7 @@ class TrainWork(Work):
         ledger: RingLedger,
         zoo_copy: ZooCopy,
         party: Party | None = None,
+        training: str = "",
     ) -> None:
         self._party = party
         self._validation = validation
@@ -190,7 +192,7 @@ class TrainWork(Work):
         self._checkpoints = Checkpoints(
             JobDir.of(config).checkpoints,
             variables,
-            facts={**plan.facts(), **_facts(config)},
+            facts={**plan.facts(), **_facts(config, training)},
             config=config.checkpoint,
             must_exist=config.resume == "must",
             events=events,
@@ -561,7 +563,7 @@ _FACTS_OF_PARTY = tuple(
 )
 
 
-def _facts(config: JobConfig) -> dict[str, Any]:
+def _facts(config: JobConfig, training: str) -> dict[str, Any]:
     """The settings, apart from those of the data, that a resumed training must keep."""
     facts: dict[str, Any] = {"train.learning_rate": config.train.learning_rate}
     if config.train.local.steps:
@@ -570,6 +572,8 @@ def _facts(config: JobConfig) -> dict[str, Any]:
     if config.federated.rounds:
         rounds = {f"federated.{key}": value for key, value in vars(config.federated).items()}
         facts |= {key: rounds[key] for key in _FACTS_OF_PARTY}
+        # The model with the most rounds goes to all parties, so it must be of their training.
+        facts["--party-token"] = training
     return facts
 
 

@@ -86,6 +86,14 @@ def test_a_token_is_private_and_read_as_it_was_written(tmp_path):
     assert tokens.read(path) == token
 
 
+def test_a_token_says_of_which_training_it_is(tmp_path):
+    for job_dir in (tmp_path / "a", tmp_path / "a", tmp_path / "b"):
+        tokens.issue(job_dir, ["north"])
+    first, other = (tokens.read(tmp_path / name / "north.token") for name in ("a", "b"))
+    assert first.training != other.training
+    assert first.training not in first.secret
+
+
 @pytest.mark.parametrize("text", [None, "", "{}", '{"party": "a", "secret": "zz"}', "[1]"])
 def test_what_is_no_token_is_refused(tmp_path, text):
     path = tmp_path / "a.token"

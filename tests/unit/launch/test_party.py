@@ -41,8 +41,10 @@ def test_a_party_has_one_worker_which_joins_by_its_token(tmp_path):
     assert plan.join == "127.0.0.1:7100"
     environment = plan.worker.environment
     assert environment["EDL_HOST"] == "north"
+    token = tokens.read(tmp_path / "tokens" / "north.token")
+    assert environment["EDL_FEDERATED_TRAINING"] == token.training
     assert environment["HOROVOD_GLOO_IFACE"] == "lo"
-    assert tokens.read(tmp_path / "tokens" / "north.token").secret not in str(plan.worker)
+    assert token.secret not in str(plan.worker)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "example.org"])

@@ -6,17 +6,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edl_horovod.config.compose import compose
+from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import DataConfig, FederatedConfig
 from edl_horovod.config.tasks import num_lanes, training_batch
 from edl_horovod.errors import ConfigError, PartyError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.world import World
+from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.job_data import plan_of
+from edl_horovod.records.sources.table import SCHEMES
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.federated import Party, PartyRounds, draw, local_config
 from edl_horovod.tasks.local_rounds import LocalRounds, RoundBatches
 from tests import numpy_framework
+from tests.alone import run_alone
 from tests.jobs import training
 from tests.memory_source import KIND
 from tests.thread_ring import Ring
@@ -284,6 +289,31 @@ def test_parties_may_differ_in_their_local_steps():
         ranks[at].party.check_fits(world, [], ring.of(at))
 
     each(range(2), check)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a party alone: `run("federated.rounds=4", training="a")`."""
+    monkeypatch.setitem(FRAMEWORKS, "numpy", numpy_framework.ENTRY)
+    monkeypatch.setitem(SCHEMES, "numbers", "tests.memory_source")
+
+    def run_it(*settings, training="a"):
+        defaults = ["data=numbers:60", f"output={tmp_path / 'out'}", f"job_dir={tmp_path / 'job'}"]
+        defaults += ["framework=numpy", "federated.party=north"]
+        if not any(text.startswith("model_def=") for text in settings):
+            defaults += [f"model_zoo={ZOO}", "model_def=line"]
+        config = compose("train", [*defaults, *settings])
+        identity = WorkerIdentity(host="north", slot=0, training=training)
+        return run_alone(config, tmp_path / "events.jsonl", identity=identity)
+
+    return run_it
+
+
+def test_a_checkpoint_of_another_federated_training_is_refused(run):
+    run("federated.rounds=2")
+    assert run("federated.rounds=3", "resume=auto").steps == 3
+    with pytest.raises(ConfigError, match="--party-token"):
+        run("federated.rounds=4", "resume=auto", training="b")
 
 
 @pytest.mark.parametrize(
