@@ -27,6 +27,14 @@ from tests.memory_source import KIND
 from tests.thread_ring import Ring
 
 ZOO = Path(__file__).parents[2] / "zoo"
+ADAPTED = """
+from tests.zoo.line import LineSpec
+
+
+class Adapted(LineSpec):
+    def adapt(self, records):
+        return sum(1 for _ in records)
+"""
 BATCH, ROUNDS = 12, 4
 SIZES = {"north": 60, "south": 36, "west": 100}
 """Records of the parties."""
@@ -298,11 +306,11 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setitem(SCHEMES, "numbers", "tests.memory_source")
 
     def run_it(*settings, training="a"):
-        defaults = ["data=numbers:60", f"output={tmp_path / 'out'}", f"job_dir={tmp_path / 'job'}"]
-        defaults += ["framework=numpy", "federated.party=north"]
-        if not any(text.startswith("model_def=") for text in settings):
-            defaults += [f"model_zoo={ZOO}", "model_def=line"]
-        config = compose("train", [*defaults, *settings])
+        defaults = {"data": "numbers:60", "output": tmp_path / "out", "job_dir": tmp_path / "job"}
+        defaults |= {"model_zoo": ZOO, "model_def": "line", "framework": "numpy"}
+        defaults["federated.party"] = "north"
+        given = dict(text.split("=", 1) for text in settings)
+        config = compose("train", [f"{k}={v}" for k, v in {**defaults, **given}.items()])
         identity = WorkerIdentity(host="north", slot=0, training=training)
         return run_alone(config, tmp_path / "events.jsonl", identity=identity)
 
@@ -314,6 +322,15 @@ def test_a_checkpoint_of_another_federated_training_is_refused(run):
     assert run("federated.rounds=3", "resume=auto").steps == 3
     with pytest.raises(ConfigError, match="--party-token"):
         run("federated.rounds=4", "resume=auto", training="b")
+
+
+def test_a_party_adapts_no_model_to_its_own_data(run, tmp_path):
+    (tmp_path / "adapted.py").write_text(ADAPTED)
+    model = (f"model_zoo={tmp_path}", "model_def=adapted")
+    with pytest.raises(ConfigError, match="init_from"):
+        run(*model, "federated.rounds=2")
+    run(*model, f"output={tmp_path}/first", f"job_dir={tmp_path}/first.job", "federated.party=")
+    run(*model, "federated.rounds=2", f"init_from={tmp_path}/first")
 
 
 @pytest.mark.parametrize(
