@@ -8,7 +8,7 @@ import pytest
 
 from edl_horovod.config.compose import compose
 from edl_horovod.config.frameworks import FRAMEWORKS
-from edl_horovod.config.schema import DataConfig, FederatedConfig
+from edl_horovod.config.schema import DataConfig, FederatedConfig, LaunchConfig
 from edl_horovod.config.tasks import num_lanes, training_batch
 from edl_horovod.errors import ConfigError, PartyError
 from edl_horovod.frameworks.base import CollectiveFailed
@@ -344,6 +344,12 @@ def test_a_party_adapts_no_model_to_its_own_data(run, tmp_path):
         ({"train": {"epochs": 2}}, "train.epochs"),
         ({"train": {"max_steps": 2}}, "train.max_steps"),
         ({"train": {"batch_norm": "synchronized"}}, "train.batch_norm"),
+        ({"launch": LaunchConfig(kind="mpi")}, "launch.kind"),
+        ({"federated": {"rounds": 0, "fraction": 0.5}}, "federated.fraction"),
+        ({"federated": {"rounds": 0, "local_epochs": 2}}, "federated.local_epochs"),
+        ({"federated": {"rounds": 0, "local_steps": 2}}, "federated.local_steps"),
+        ({"federated": {"rounds": 0, "proximal_mu": 0.1}}, "federated.proximal_mu"),
+        ({"federated": {"rounds": 0, "weighting": "equal"}}, "federated.weighting"),
     ],
 )
 def test_settings_that_do_not_fit_a_federated_training_are_refused(settings, key):
@@ -351,7 +357,8 @@ def test_settings_that_do_not_fit_a_federated_training_are_refused(settings, key
         training(
             BATCH,
             settings.get("train"),
-            federated=FederatedConfig(rounds=2, **settings.get("federated", {})),
+            launch=settings.get("launch", LaunchConfig()),
+            federated=FederatedConfig(**{"rounds": 2, **settings.get("federated", {})}),
         )
 
 
