@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from edl_horovod.config.schema import FederatedConfig, JobConfig, LocalConfig
-from edl_horovod.errors import PartyError
+from edl_horovod.errors import ConfigError, PartyError
 from edl_horovod.frameworks.base import CollectiveFailed, Collectives
 from edl_horovod.frameworks.world import World
 from edl_horovod.records.plan import DataPlan, Ids
@@ -140,10 +140,18 @@ class Party:
             collectives: Exchange texts.
 
         Raises:
+            ConfigError: The ring is not one of parties; all ranks raise it.
             PartyError: This party differs.
             CollectiveFailed: Another one does, or a member was lost.
         """
         names = gathered_texts(collectives, self.name, "edl.rounds.names")
+        # All ranks have the same names, so either all raise here or none.
+        if not all(names) or len(set(names)) < len(names):
+            raise ConfigError(
+                "A federated training has one rank for each party.",
+                received={"federated.party": ", ".join(name or "''" for name in names)},
+                hint="Start each party by edl party. Without parties, train on one rank.",
+            )
         settings = [f"{key}={value}" for key, value in self._shared.items()]
         descriptions = first_difference(collectives, [*settings, *texts])
         if descriptions is None:

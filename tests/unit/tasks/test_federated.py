@@ -288,6 +288,18 @@ def test_a_party_that_differs_is_told_in_what_and_the_others_go_on(train, federa
                 futures[at].result()
 
 
+@pytest.mark.parametrize("name", ["", "north"])
+def test_several_ranks_are_not_one_party(name):
+    party = Party(training(BATCH, federated=FederatedConfig(party=name, rounds=ROUNDS)))
+    ring = Ring(2)
+
+    def check(at):
+        with pytest.raises(ConfigError, match="one rank for each party"):
+            party.check_fits(World(rank=at, size=2, generation=1), [], ring.of(at))
+
+    each(range(2), check)
+
+
 def test_parties_may_differ_in_their_local_steps():
     ranks = [Rank("north", local_epochs=2), Rank("south", local_steps=5, proximal_mu=0.1)]
     ring = Ring(2)
