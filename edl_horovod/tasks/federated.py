@@ -153,19 +153,21 @@ class Party:
                 hint="Start each party by edl party. Without parties, train on one rank.",
             )
         settings = [f"{key}={value}" for key, value in self._shared.items()]
-        descriptions = first_difference(collectives, [*settings, *texts])
-        if descriptions is None:
+        difference = first_difference(collectives, [*settings, *texts])
+        if difference is None:
             return
+        descriptions, others = difference
         reference = descriptions[_LEADER]
-        if descriptions[world.rank] != reference:
+        if world.rank in others:
             raise PartyError(
                 f"Party {self.name!r} does not fit the others: it has"
                 f" {descriptions[world.rank]}, and party {names[_LEADER]!r} has {reference}.",
                 hint="Use the same model, settings and version of edl_horovod at all parties. Only"
                 " data, paths and federated.local_epochs, local_steps and proximal_mu may differ.",
             )
-        others = [name for name, text in zip(names, descriptions, strict=True) if text != reference]
-        raise CollectiveFailed(f"a party does not fit the others: {', '.join(others)}")
+        raise CollectiveFailed(
+            f"a party does not fit the others: {', '.join(names[rank] for rank in others)}"
+        )
 
 
 def draw(seed: int, number: int, party: str) -> int:
@@ -182,6 +184,7 @@ def shared_settings(config: JobConfig) -> dict[str, Any]:
         "framework": config.framework,
         **{f"federated.{key}": federated[key] for key in federated if key not in OWN_SETTINGS},
         "data_plan.seed": config.data_plan.seed,
+        "elastic.join_share": config.elastic.join_share,
         "train.learning_rate": train.learning_rate,
         "train.compression": train.compression,
         "train.evaluate_steps": train.evaluate_steps,

@@ -340,6 +340,12 @@ class LocalRounds:
         return self._metric_names
 
     @property
+    def num_metric_sums(self) -> int:
+        """Number of the sums from which metrics are computed."""
+        self._try_metrics()
+        return self._num_metric_sums
+
+    @property
     def trained(self) -> Sequence[str]:
         """The names of the model's variables that rounds train."""
         return self._step.trained

@@ -227,7 +227,15 @@ class TrainWork(Work):
         """Check that the parties of a federated training fit together; see `Work`."""
         if self._party is not None:
             assert isinstance(self._step, LocalRounds)
-            texts = [*self._step.metric_names, *self.state.descriptions]
+            state = self.state
+            descriptions = dict(zip(state.variables, state.descriptions, strict=True))
+            texts = [
+                f"{self._progress.num_steps} rounds in all",
+                *self._step.metric_names,
+                f"{self._step.num_metric_sums} sums of metrics",
+                *descriptions.values(),
+                *(f"{descriptions[name]}, which is trained" for name in self._step.trained),
+            ]
             self._party.check_fits(world, texts, self._framework.collectives)
 
     def writes_files(self, world: World) -> bool:

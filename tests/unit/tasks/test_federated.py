@@ -8,7 +8,7 @@ import pytest
 
 from edl_horovod.config.compose import compose
 from edl_horovod.config.frameworks import FRAMEWORKS
-from edl_horovod.config.schema import DataConfig, FederatedConfig, LaunchConfig
+from edl_horovod.config.schema import DataConfig, ElasticConfig, FederatedConfig, LaunchConfig
 from edl_horovod.config.tasks import num_lanes, training_batch
 from edl_horovod.errors import ConfigError, PartyError
 from edl_horovod.frameworks.base import CollectiveFailed
@@ -18,7 +18,7 @@ from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.job_data import plan_of
 from edl_horovod.records.sources.table import SCHEMES
 from edl_horovod.spec import Mode
-from edl_horovod.tasks.federated import Party, PartyRounds, draw, local_config
+from edl_horovod.tasks.federated import Party, PartyRounds, draw, local_config, shared_settings
 from edl_horovod.tasks.local_rounds import LocalRounds, RoundBatches
 from tests import numpy_framework
 from tests.alone import run_alone
@@ -267,6 +267,7 @@ def test_a_party_whose_values_are_not_finite_does_not_send_them():
         ({}, {"weighting": "equal"}, ["kernel (float64[4, 1])"], "federated.weighting"),
         ({}, {}, ["kernel (float64[5, 1])"], "kernel"),
         ({}, {}, ["kernel (float64[4, 1])", "bias (float64[1])"], "bias"),
+        ({}, {}, [f"{'layer/' * 60}kernel (float64[4, 1])"], "layer/layer"),
     ],
 )
 def test_a_party_that_differs_is_told_in_what_and_the_others_go_on(train, federated, texts, key):
@@ -298,6 +299,14 @@ def test_several_ranks_are_not_one_party(name):
             party.check_fits(World(rank=at, size=2, generation=1), [], ring.of(at))
 
     each(range(2), check)
+
+
+def test_parties_have_the_way_of_sending_state_in_common():
+    settings = [
+        shared_settings(training(BATCH, elastic=ElasticConfig(join_share=share)))
+        for share in (0.25, 0.5)
+    ]
+    assert settings[0] != settings[1]
 
 
 def test_parties_may_differ_in_their_local_steps():
