@@ -74,6 +74,8 @@ class Worker:
     is_short: bool = False
     """Whether it was told over this connection that there are fewer workers than min_np."""
     is_dismissed: bool = False
+    is_refused: bool = False
+    """Whether it may not join a federated training, so that its end is no loss."""
     was_listed: bool = False
     """Whether host discovery has ever listed its host since the worker first called."""
     num_failed_formings: int = 0

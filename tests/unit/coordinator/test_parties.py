@@ -51,11 +51,16 @@ async def test_a_second_party_of_a_name_is_refused_and_the_first_stays(job):
     assert stop["error"] == "PartyError"
     assert "'north'" in stop["message"]
     assert "stop" not in north.kinds()
+    await job.until(lambda: not twin.is_connected)
     # It may take the place of one that is gone.
     north.hang_up()
     await job.until(lambda: not north.is_connected)
     later = await fake(job, "north").connect()
     await job.until(lambda: later.place is not None)
+    # What became of the second one is not told of the party.
+    states = [event.state for event in job.events("worker") if event.worker == "north:0"]
+    assert states == ["warm", "lost", "warm"]
+    assert any("takes part already" in event.message for event in job.events("log"))
 
 
 async def test_a_party_that_is_not_in_the_list_is_refused(job):
