@@ -136,7 +136,7 @@ class Coordinator:
                 worker.leave()
                 self._reason = f"{worker.label} leaves"
             case messages.Finished():
-                self._end(message.result)
+                self._on_finished(worker, message.result)
             case messages.Failed():
                 self._on_failed(worker, message.error)
             case messages.Pong():
@@ -198,6 +198,12 @@ class Coordinator:
                 " some seconds until the coordinator notices that the earlier process is gone.",
             )
         return None
+
+    def _on_finished(self, worker: Worker, result: Success) -> None:
+        if self._settings.config.federated.parties and worker.name not in self._members:
+            log.warning("worker %s is not in the ring, so it cannot finish the job", worker.label)
+            return
+        self._end(result)
 
     def _on_failed(self, worker: Worker, failure: Failure) -> None:
         is_party = bool(self._settings.config.federated.parties)

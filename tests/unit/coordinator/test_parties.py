@@ -42,6 +42,31 @@ async def test_nobody_joins_with_the_token_of_another_party(job):
     assert all(member.is_connected for member in members)
 
 
+async def test_no_party_calls_under_the_incarnation_of_another(job):
+    north, south = await joined(job, "north", "south")
+    liar = fake(job, "west")
+    liar.name = north.name
+    await liar.connect()
+    await job.until(lambda: not liar.is_connected)
+    assert liar.heard == []
+    assert north.is_connected
+    assert south.is_connected
+
+
+async def test_only_a_member_of_the_ring_finishes_the_training(job):
+    north, _ = await joined(job, "north", "south")
+    west = fake(job, "west")
+    west.is_ready = False
+    await west.connect()
+    result = {"steps": 7, "metrics": {}, "output": ""}
+    west.send("finished", result=result)
+    num_pings = west.num_pings
+    await job.until(lambda: west.num_pings > num_pings + 1)
+    assert not job.task.done()
+    north.send("finished", result=result)
+    assert (await job.end()).steps == 7
+
+
 async def test_a_second_party_of_a_name_is_refused_and_the_first_stays(job):
     north, _ = await joined(job, "north", "south")
     twin = await fake(job, "north").connect()
