@@ -455,9 +455,16 @@ class LocalRounds:
         )
 
     def _try_metrics(self) -> None:
-        """Find out which metrics a step has, by one without examples."""
+        """Find out which metrics a step has, by one without examples, which has no other effect.
+
+        Otherwise it would count as a step in the state of the random numbers.
+        """
         if self._metric_names is None:
-            sums = self._step.step(None, wants_change=False, is_alone=True, salt=0)
+            before = {name: _value(variable) for name, variable in self._inner.items()}
+            try:
+                sums = self._step.step(None, wants_change=False, is_alone=True, salt=0)
+            finally:
+                _assign(self._inner, before)
             self._metric_names = tuple(sums.metrics)
             self._num_metric_sums = len(sums.metric_sums)
 
