@@ -89,7 +89,7 @@ class PartyRounds:
 
 
 class Party:
-    """This party among the others; implements `local_rounds.Turns`."""
+    """This party among the others; implements `local_rounds.Participation`."""
 
     def __init__(self, config: JobConfig) -> None:
         self._config, self._seed = config.federated, config.data_plan.seed
