@@ -39,12 +39,12 @@ class Alone(Membership):
         raise AssertionError(failure)
 
 
-def run_alone(config, events, until=0):
+def run_alone(config, events, until=0, identity=ME):
     """Run a job's task to its end, or for some steps, and append its events to a file."""
     Path(config.job_dir).mkdir(exist_ok=True)
     with (
         EventLog(events, "test") as log,
-        make_warm(config, log, ME) as work,
+        make_warm(config, log, identity) as work,
         contextlib.suppress(Dismissed),
     ):
         return loop.run(work, Alone(until), log)

@@ -561,7 +561,15 @@ class JobConfig:
             check(
                 federated.least_parties <= num, "federated.min_parties", federated.min_parties, rule
             )
-        if not (self.task == "train" and federated.rounds):
+        if self.task != "train":
+            return
+        if federated.rounds or federated.party:
+            rule = "must be local for a federated training"
+            check(self.launch.kind == "local", "launch.kind", self.launch.kind, rule)
+        if not federated.rounds:
+            for key in ("fraction", "local_epochs", "local_steps", "proximal_mu", "weighting"):
+                value, default = getattr(federated, key), getattr(FederatedConfig, key)
+                check(value == default, f"federated.{key}", value, "needs federated.rounds")
             return
         train, elastic = self.train, self.elastic
         instead = "must be left out: federated.rounds is the length of a federated training"

@@ -136,7 +136,7 @@ class Coordinator:
                 worker.leave()
                 self._reason = f"{worker.label} leaves"
             case messages.Finished():
-                self._end(message.result)
+                self._on_finished(worker, message.result)
             case messages.Failed():
                 self._on_failed(worker, message.error)
             case messages.Pong():
@@ -155,8 +155,9 @@ class Coordinator:
         worker.formed, worker.has_state = max(worker.formed, hello.formed), hello.has_state
         if refusal := self._refusal_of(worker):
             worker.leave()
-            worker.is_dismissed = True
-            self._report(worker, "failed", str(refusal))
+            worker.is_dismissed = worker.is_refused = True
+            # Not an event of the worker: a party of this name may be in the ring.
+            self._events.write(LogEvent(message=str(refusal)))
             log.warning("%s", refusal)
             kind, message = error_kind(refusal), str(refusal)
             worker.send(messages.Stop(reason=message, is_over=True, error=kind, message=message))
@@ -198,6 +199,12 @@ class Coordinator:
             )
         return None
 
+    def _on_finished(self, worker: Worker, result: Success) -> None:
+        if self._settings.config.federated.parties and worker.name not in self._members:
+            log.warning("worker %s is not in the ring, so it cannot finish the job", worker.label)
+            return
+        self._end(result)
+
     def _on_failed(self, worker: Worker, failure: Failure) -> None:
         is_party = bool(self._settings.config.federated.parties)
         if not is_party and (not self._members or worker.name in self._members):
@@ -211,7 +218,7 @@ class Coordinator:
         worker.send(messages.Stop(reason="it failed, and the ring goes on without it"))
 
     def _on_lost(self, worker: Worker) -> None:
-        if self._outcome is None and not self._has_ended:
+        if self._outcome is None and not self._has_ended and not worker.is_refused:
             state = "left" if worker.is_leaving else "lost"
             self._report(worker, state)
             log.info("worker %s is gone", worker.label)

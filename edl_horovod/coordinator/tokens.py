@@ -1,5 +1,6 @@
 """The token with which a party of a federated training joins its coordinator: a private file."""
 
+import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,11 @@ class PartyToken:
     """The name of the party."""
     secret: str
     """The key of the messages between this party and the coordinator, in hexadecimal digits."""
+
+    @property
+    def training(self) -> str:
+        """Distinguishes the training from others of this party, and does not show the secret."""
+        return hashlib.blake2b(self.secret.encode(), digest_size=8).hexdigest()
 
 
 _FORMAT = Format(PartyToken)

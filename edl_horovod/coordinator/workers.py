@@ -74,6 +74,8 @@ class Worker:
     is_short: bool = False
     """Whether it was told over this connection that there are fewer workers than min_np."""
     is_dismissed: bool = False
+    is_refused: bool = False
+    """Whether it may not join a federated training, so that its end is no loss."""
     was_listed: bool = False
     """Whether host discovery has ever listed its host since the worker first called."""
     num_failed_formings: int = 0
@@ -257,6 +259,9 @@ class WorkerServer:
         if not 0 <= hello.slot < MAX_SLOTS:
             raise WireError(f"{hello.slot} is no slot of a host")
         worker = self.workers.get(name)
+        if worker is not None and worker.candidate.host != hello.host:
+            # A party could take the place of another one otherwise.
+            raise WireError(f"worker {worker.label} calls from another host, {hello.host!r}")
         if worker is None:
             order = self.orders.setdefault(name, max(self.orders.values(), default=0) + 1)
             candidate = Candidate(worker=name, host=hello.host, slot=hello.slot, order=order)

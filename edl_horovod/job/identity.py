@@ -12,6 +12,8 @@ class WorkerIdentity:
     """The slot on its host; under horovodrun and mpirun the local rank."""
     coordinator_host: str = ""
     """Empty for a job without a coordinator."""
+    training: str = ""
+    """Distinguishes the federated training of a party from others; else empty."""
 
     @property
     def label(self) -> str:

@@ -1,7 +1,9 @@
 """Federated trainings: the plans of a coordinator without ranks, and of a party that joins it."""
 
 import ipaddress
+import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,10 +22,19 @@ def plan_coordinator(config: JobConfig) -> LaunchPlan:
     """Plan the coordinator of a federated training.
 
     Raises:
-        ConfigError: It would listen to other machines, and federated.unencrypted is not set.
+        ConfigError: It would listen to other machines, and federated.unencrypted is not set; or to
+            any network.
     """
     host, _, port = config.federated.listen.rpartition(":")
-    _require_loopback(host, config, {"federated.listen": config.federated.listen})
+    received = {"federated.listen": config.federated.listen}
+    _require_loopback(host, config, received)
+    if _has_property(host, "is_unspecified"):
+        raise ConfigError(
+            "federated.listen must name one address of this machine, because parties could join"
+            " from any network otherwise.",
+            received=received,
+            hint="Give the address of this machine in the VPN.",
+        )
     federated, job_dir = config.federated, JobDir.of(config)
     config = replace(
         config,
@@ -56,13 +67,14 @@ def plan_party(config: JobConfig, address: str, token: PartyToken, token_file: P
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError("--join must be HOST:PORT.", received={"--join": address})
-    is_here = _require_loopback(host, config, {"--join": address})
+    _require_loopback(host, config, {"--join": address})
     config = framework_name.with_framework(earlier.with_checkpoint_lanes(with_job_dir(config)))
     tasks.check_start(config)
     job_dir = JobDir.of(config)
     variables = {"EDL_HOST": token.party, "EDL_PARTY_TOKEN": str(token_file.absolute())}
-    if is_here:
-        variables["HOROVOD_GLOO_IFACE"] = "lo"
+    variables["EDL_FEDERATED_TRAINING"] = token.training
+    # Sums take the same way as the coordinator's messages: the VPN, or this machine alone.
+    variables["HOROVOD_GLOO_IFACE"] = _interface_towards(host, int(port))
     return LaunchPlan(
         config=config,
         job_dir=job_dir,
@@ -86,16 +98,13 @@ def refuse_party(config: JobConfig) -> None:
         )
 
 
-def _require_loopback(host: str, config: JobConfig, received: dict[str, object]) -> bool:
-    """Whether a host is this machine; if it is not, sums would travel unencrypted.
+def _require_loopback(host: str, config: JobConfig, received: Mapping[str, object]) -> None:
+    """Require that a host is this machine; if it is not, sums would travel unencrypted.
 
     Raises:
         ConfigError: It is another, and the user does not allow that.
     """
-    try:
-        is_here = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_here = host == "localhost"
+    is_here = host == "localhost" or _has_property(host, "is_loopback")
     if not is_here and not config.federated.unencrypted:
         raise ConfigError(
             "Sums travel between parties without encryption, so by default all parties must be on"
@@ -104,4 +113,40 @@ def _require_loopback(host: str, config: JobConfig, received: dict[str, object])
             hint="Between machines, connect them by a VPN such as WireGuard, use its addresses, and"
             " set federated.unencrypted=true.",
         )
-    return is_here
+
+
+def _has_property(host: str, name: str) -> bool:
+    """Whether a host is an IP address with a property of `ipaddress`."""
+    try:
+        return bool(getattr(ipaddress.ip_address(host), name))
+    except ValueError:
+        return False
+
+
+def _interface_towards(host: str, port: int) -> str:
+    """The network interface from which this machine reaches a host; nothing is sent.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    import psutil  # Every environment that can run a worker has it.
+
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            source = probe.getsockname()[0].partition("%")[0]
+    except OSError as error:
+        raise ConfigError(
+            f"This machine cannot reach the coordinator: {error}.",
+            received={"--join": f"{host}:{port}"},
+            hint="Check the address, and that the VPN is up.",
+        ) from error
+    for name, addresses in psutil.net_if_addrs().items():
+        if source in [entry.address.partition("%")[0] for entry in addresses]:
+            return str(name)
+    raise ConfigError(
+        "No network interface of this machine has the address from which it reaches the"
+        " coordinator.",
+        received={"--join": f"{host}:{port}", "address": source},
+    )

@@ -144,7 +144,8 @@ class Activity:
         """The seconds by cause, the age of the process, and the present cause.
 
         The seconds add up to the age, but for a part of a step that goes on: whether this rank has
-        worked, waited or hung in it is known at its end. So no cause's seconds ever fall.
+        worked, waited or hung in it is known at its end. So no cause's seconds ever fall, except
+        in the last account of a rank that is ended because it hangs while it waits or joins.
         """
         with self._lock:
             now, (state, _, cause, _, since) = time.monotonic(), self._phase

@@ -48,6 +48,8 @@ _ALL = 1 << 62
 """Sent as the size of the next slice if the leader wants the rest of the state at once."""
 _DESCRIPTION_BYTES = 256
 """Space for a text that ranks exchange, in bytes."""
+_NO_TEXT = -1
+"""Stands for the hash of a text that a rank does not have."""
 _STREAM = "edl.sync.stream"
 _LEAST_STREAMED_BYTES = 16 << 20
 """A smaller state is not streamed, but copied when the ring begins."""
@@ -269,7 +271,7 @@ class RingState:
         self.counters = counters
         self.descriptions = [_description(name, v) for name, v in self.variables.items()]
         """Name, type and shape of each variable, the same on all ranks."""
-        self._model = _number_of("".join(self.descriptions))
+        self._model = _number_of_all(self.descriptions)
         self._collectives = collectives
         self._durable = durable
         self._join_share = join_share
@@ -511,9 +513,9 @@ class RingState:
 
         Its collectives are safe: all ranks have the same rows, so all of them call it.
         """
-        texts = first_difference(self._collectives, self.descriptions)
-        assert texts is not None
-        other = next(rank for rank, text in enumerate(texts) if text != texts[_LEADER])
+        difference = first_difference(self._collectives, self.descriptions)
+        assert difference is not None
+        texts, (other, *_) = difference
         return UserCodeError(
             "The ranks of the job built different models or optimizers: the first variable that"
             f" differs is {texts[_LEADER]} on rank {_LEADER} and {texts[other]} on rank {other}.",
@@ -543,28 +545,35 @@ class RingState:
         self.counters.step = max(self.counters.step, 0)
 
 
-def first_difference(collectives: Collectives, texts: Sequence[str]) -> list[str] | None:
+def first_difference(
+    collectives: Collectives, texts: Sequence[str]
+) -> tuple[list[str], list[int]] | None:
     """Find the first of some texts that is not the same on all ranks; all ranks call it.
 
     Returns:
-        This text as each rank has it, "none" where a rank has fewer texts; None if all are equal.
+        The first 256 bytes of this text as each rank has it, "none" where a rank has fewer texts,
+        and the ranks whose text is not that of rank 0; None if all are equal.
 
     Raises:
         CollectiveFailed: A member was lost.
     """
-    row = [_number_of("\n".join(texts)), len(texts)]
+    row = [_number_of_all(texts), len(texts)]
     rows = collectives.gather_rows(row, "edl.sync.texts")
     # All ranks have the same rows, so either all return here or none.
     if (rows == rows[_LEADER]).all():
         return None
-    padded = [*texts, *["none"] * (int(rows[:, 1].max()) - len(texts))]
-    table = collectives.gather_rows(list(map(_number_of, padded)), "edl.sync.names")
-    place = int((table != table[_LEADER]).any(axis=0).argmax())
-    return gathered_texts(collectives, padded[place], "edl.sync.differing")
+    num_missing = int(rows[:, 1].max()) - len(texts)
+    numbers = [*map(_number_of, texts), *[_NO_TEXT] * num_missing]
+    table = collectives.gather_rows(numbers, "edl.sync.names")
+    differs = table != table[_LEADER]
+    place = int(differs.any(axis=0).argmax())
+    text = texts[place] if place < len(texts) else "none"
+    gathered = gathered_texts(collectives, text, "edl.sync.differing")
+    return gathered, np.flatnonzero(differs[:, place]).tolist()
 
 
 def gathered_texts(collectives: Collectives, text: str, name: str) -> list[str]:
-    """The text of each rank, of at most 256 bytes; all ranks call it.
+    """The first 256 bytes of the text of each rank; all ranks call it.
 
     Raises:
         CollectiveFailed: A member was lost.
@@ -584,3 +593,8 @@ def _description(name: str, variable: Variable) -> str:
 def _number_of(text: str) -> int:
     """A hash of 63 bits, which fits a signed integer of 64 bits."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
+
+
+def _number_of_all(texts: Sequence[str]) -> int:
+    """A hash of several texts and of where each of them ends."""
+    return _number_of(repr([_number_of(text) for text in texts]))

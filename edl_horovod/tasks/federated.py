@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from edl_horovod.config.schema import FederatedConfig, JobConfig, LocalConfig
-from edl_horovod.errors import PartyError
+from edl_horovod.errors import ConfigError, PartyError
 from edl_horovod.frameworks.base import CollectiveFailed, Collectives
 from edl_horovod.frameworks.world import World
 from edl_horovod.records.plan import DataPlan, Ids
@@ -89,7 +89,7 @@ class PartyRounds:
 
 
 class Party:
-    """This party among the others; implements `local_rounds.Turns`."""
+    """This party among the others; implements `local_rounds.Participation`."""
 
     def __init__(self, config: JobConfig) -> None:
         self._config, self._seed = config.federated, config.data_plan.seed
@@ -140,24 +140,34 @@ class Party:
             collectives: Exchange texts.
 
         Raises:
+            ConfigError: The ring is not one of parties; all ranks raise it.
             PartyError: This party differs.
             CollectiveFailed: Another one does, or a member was lost.
         """
         names = gathered_texts(collectives, self.name, "edl.rounds.names")
+        # All ranks have the same names, so either all raise here or none.
+        if not all(names) or len(set(names)) < len(names):
+            raise ConfigError(
+                "A federated training has one rank for each party.",
+                received={"federated.party": ", ".join(name or "''" for name in names)},
+                hint="Start each party by edl party. Without parties, train on one rank.",
+            )
         settings = [f"{key}={value}" for key, value in self._shared.items()]
-        descriptions = first_difference(collectives, [*settings, *texts])
-        if descriptions is None:
+        difference = first_difference(collectives, [*settings, *texts])
+        if difference is None:
             return
+        descriptions, others = difference
         reference = descriptions[_LEADER]
-        if descriptions[world.rank] != reference:
+        if world.rank in others:
             raise PartyError(
                 f"Party {self.name!r} does not fit the others: it has"
                 f" {descriptions[world.rank]}, and party {names[_LEADER]!r} has {reference}.",
                 hint="Use the same model, settings and version of edl_horovod at all parties. Only"
                 " data, paths and federated.local_epochs, local_steps and proximal_mu may differ.",
             )
-        others = [name for name, text in zip(names, descriptions, strict=True) if text != reference]
-        raise CollectiveFailed(f"a party does not fit the others: {', '.join(others)}")
+        raise CollectiveFailed(
+            f"a party does not fit the others: {', '.join(names[rank] for rank in others)}"
+        )
 
 
 def draw(seed: int, number: int, party: str) -> int:
@@ -174,6 +184,7 @@ def shared_settings(config: JobConfig) -> dict[str, Any]:
         "framework": config.framework,
         **{f"federated.{key}": federated[key] for key in federated if key not in OWN_SETTINGS},
         "data_plan.seed": config.data_plan.seed,
+        "elastic.join_share": config.elastic.join_share,
         "train.learning_rate": train.learning_rate,
         "train.compression": train.compression,
         "train.evaluate_steps": train.evaluate_steps,

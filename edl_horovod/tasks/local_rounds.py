@@ -202,7 +202,7 @@ weight in the mean, the examples, the loss of each step times its examples, and 
 finite."""
 
 
-class Turns(Protocol):
+class Participation(Protocol):
     """Decides which replicas a rank contributes to a round, and how much they count."""
 
     def contributed(
@@ -277,7 +277,7 @@ class LocalRounds:
         collectives: Collectives,
         config: LocalConfig,
         compression: Compression = "none",
-        turns: Turns | None = None,
+        participation: Participation | None = None,
     ) -> None:
         """Train replicas with this step.
 
@@ -286,10 +286,10 @@ class LocalRounds:
             collectives: Sum over the ring.
             config: The settings of the rounds.
             compression: How the changes of the model's trained variables are sent.
-            turns: Decides which replicas this rank contributes; None for those of its lanes.
+            participation: Decides which replicas this rank contributes; None: those of its lanes.
         """
         self._compression = compression
-        self._turns = turns or VirtualReplicas(config.replicas)
+        self._participation = participation or VirtualReplicas(config.replicas)
         self._step, self._collectives, self._config = step, collectives, config
         self._inner = dict(step.variables)
         self._slots = {name: _value(self._inner[name]) for name in step.slots}
@@ -340,6 +340,12 @@ class LocalRounds:
         return self._metric_names
 
     @property
+    def num_metric_sums(self) -> int:
+        """Number of the sums from which metrics are computed."""
+        self._try_metrics()
+        return self._num_metric_sums
+
+    @property
     def trained(self) -> Sequence[str]:
         """The names of the model's variables that rounds train."""
         return self._step.trained
@@ -383,7 +389,7 @@ class LocalRounds:
                 own_lanes = [] if batch is None else list(batch.features.batches.lanes)
                 lanes, num_ranks = own_lanes, 1
                 if not is_alone:
-                    lanes, num_ranks = self._turns.contributed(
+                    lanes, num_ranks = self._participation.contributed(
                         number, own_lanes, self._done, self._collectives
                     )
             for lane in lanes:
@@ -449,9 +455,16 @@ class LocalRounds:
         )
 
     def _try_metrics(self) -> None:
-        """Find out which metrics a step has, by one without examples."""
+        """Find out which metrics a step has, by one without examples, which has no other effect.
+
+        Otherwise it would count as a step in the state of the random numbers.
+        """
         if self._metric_names is None:
-            sums = self._step.step(None, wants_change=False, is_alone=True, salt=0)
+            before = {name: _value(variable) for name, variable in self._inner.items()}
+            try:
+                sums = self._step.step(None, wants_change=False, is_alone=True, salt=0)
+            finally:
+                _assign(self._inner, before)
             self._metric_names = tuple(sums.metrics)
             self._num_metric_sums = len(sums.metric_sums)
 
@@ -484,7 +497,7 @@ class LocalRounds:
                 with self.doing("works", f"local step {place} of replica {lane}"):
                     sums = self._step.step(batch, wants_change=False, is_alone=True, salt=lane)
                 numbers += self._numbers_of(sums)
-        weight = numbers[_WEIGHT] = self._turns.weight(numbers[_EXAMPLES])
+        weight = numbers[_WEIGHT] = self._participation.weight(numbers[_EXAMPLES])
         numbers[_ACTIVE] = float(numbers[_EXAMPLES] > 0)
         after = {name: _value(variable) for name, variable in self._inner.items()}
         changes = {}
@@ -492,7 +505,7 @@ class LocalRounds:
             if name not in self._unsummed:
                 change = _widened(value) - _widened(start[name])
                 changes[name] = change if _counts(value) else change * change.dtype.type(weight)
-        self._turns.check(number, changes, is_finite=not numbers[_BAD])
+        self._participation.check(number, changes, is_finite=not numbers[_BAD])
         return _Replica(changes, {name: after[name] for name in self._kept}, numbers)
 
     def _zeros(self) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ import numpy as np
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import evaluation_batch, num_lanes, training_batch
-from edl_horovod.errors import DataError, UserCodeError
+from edl_horovod.errors import ConfigError, DataError, UserCodeError
 from edl_horovod.files.cache import one_builder
 from edl_horovod.files.whole_file import write_text
 from edl_horovod.frameworks.base import Framework, Model
@@ -133,6 +133,8 @@ class Opening:
             # Its weights belong to its vocabulary, so the new data must not change that.
             loaded.spec.adapted = read_adapted(initial_model.path)
         elif is_training:
+            if config.federated.rounds:
+                _require_no_adapt(loaded)
             with _naming(key, pattern):
                 adapt(loaded, source, job_dir.adapted, self._tell, examples=examples)
         batch = (
@@ -187,6 +189,22 @@ def _naming(key: str, pattern: str) -> Iterator[None]:
         yield
     except DataError as e:
         raise e.with_received({key: pattern}) from e
+
+
+def _require_no_adapt(loaded: LoadedSpec) -> None:
+    """Refuse to begin a federated training with what only a party's own records say.
+
+    Raises:
+        ConfigError: The spec defines `adapt`.
+    """
+    if type(loaded.spec).adapt is not ElasticDLSpec.adapt:
+        raise ConfigError(
+            "In a federated training each party would adapt the model to its own data, so the"
+            " models of the parties would not fit together.",
+            received=f"adapt of {loaded.label}",
+            hint="Set init_from to a trained model of this spec, the same at all parties: its"
+            " adapted value is taken. Or leave adapt out of the spec.",
+        )
 
 
 def adapt(

@@ -125,6 +125,7 @@ def make_warm(
         ledger=ledger,
         zoo_copy=zoo_copy,
         party=party,
+        training=identity.training,
     )
     zoo_copy.check()
     if checker is not None:
@@ -165,6 +166,7 @@ class TrainWork(Work):
         ledger: RingLedger,
         zoo_copy: ZooCopy,
         party: Party | None = None,
+        training: str = "",
     ) -> None:
         self._party = party
         self._validation = validation
@@ -190,7 +192,7 @@ class TrainWork(Work):
         self._checkpoints = Checkpoints(
             JobDir.of(config).checkpoints,
             variables,
-            facts={**plan.facts(), **_facts(config)},
+            facts={**plan.facts(), **_facts(config, training)},
             config=config.checkpoint,
             must_exist=config.resume == "must",
             events=events,
@@ -225,7 +227,15 @@ class TrainWork(Work):
         """Check that the parties of a federated training fit together; see `Work`."""
         if self._party is not None:
             assert isinstance(self._step, LocalRounds)
-            texts = [*self._step.metric_names, *self.state.descriptions]
+            state = self.state
+            descriptions = dict(zip(state.variables, state.descriptions, strict=True))
+            texts = [
+                f"{self._progress.num_steps} rounds in all",
+                *self._step.metric_names,
+                f"{self._step.num_metric_sums} sums of metrics",
+                *descriptions.values(),
+                *(f"{descriptions[name]}, which is trained" for name in self._step.trained),
+            ]
             self._party.check_fits(world, texts, self._framework.collectives)
 
     def writes_files(self, world: World) -> bool:
@@ -561,7 +571,7 @@ _FACTS_OF_PARTY = tuple(
 )
 
 
-def _facts(config: JobConfig) -> dict[str, Any]:
+def _facts(config: JobConfig, training: str) -> dict[str, Any]:
     """The settings, apart from those of the data, that a resumed training must keep."""
     facts: dict[str, Any] = {"train.learning_rate": config.train.learning_rate}
     if config.train.local.steps:
@@ -570,6 +580,8 @@ def _facts(config: JobConfig) -> dict[str, Any]:
     if config.federated.rounds:
         rounds = {f"federated.{key}": value for key, value in vars(config.federated).items()}
         facts |= {key: rounds[key] for key in _FACTS_OF_PARTY}
+        # The model with the most rounds goes to all parties, so it must be of their training.
+        facts["--party-token"] = training
     return facts
 
 

@@ -44,6 +44,7 @@ class WorkerEnvironment:
             host=get("EDL_HOST") or get("HOROVOD_HOSTNAME") or socket.gethostname(),
             slot=int(slot or 0),
             coordinator_host=host,
+            training=get("EDL_FEDERATED_TRAINING", ""),
         )
         return cls(
             identity=identity,

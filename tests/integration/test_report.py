@@ -73,7 +73,7 @@ def assert_timeline_agrees(job, ranks):
         for it in spans(process, "steps")
     }
     for step in job.events("step"):
-        moments = {round(step.time + late) for late in (-0.2, 0, 0.2)}
+        moments = {round(step.time + late) for late in (-1, 0, 1)}
         name = f"step {step.event.step - 1}"
         # All ranks end a step together, and the one that wrote the event may have been killed.
         assert done & {(name, moment) for moment in moments}, (step, done)
@@ -107,7 +107,7 @@ def test_the_causes_of_each_process_add_up_to_its_life(start, tmp_path):
     lost_rank = job.events("generation")[-1].event.members.index("localhost:1")
     killed_at = time.time()
     job.signal_worker(1, signal.SIGKILL)
-    assert wait_for_end_of_killed(job) - killed_at < 1
+    assert wait_for_end_of_killed(job) - killed_at < 5
     lost = (
         rf"rank {lost_rank} \(localhost:1\) was lost, and 1 other had to stop in step \d+: ended"
         " with SIGKILL"

@@ -42,6 +42,31 @@ async def test_nobody_joins_with_the_token_of_another_party(job):
     assert all(member.is_connected for member in members)
 
 
+async def test_no_party_calls_under_the_incarnation_of_another(job):
+    north, south = await joined(job, "north", "south")
+    liar = fake(job, "west")
+    liar.name = north.name
+    await liar.connect()
+    await job.until(lambda: not liar.is_connected)
+    assert liar.heard == []
+    assert north.is_connected
+    assert south.is_connected
+
+
+async def test_only_a_member_of_the_ring_finishes_the_training(job):
+    north, _ = await joined(job, "north", "south")
+    west = fake(job, "west")
+    west.is_ready = False
+    await west.connect()
+    result = {"steps": 7, "metrics": {}, "output": ""}
+    west.send("finished", result=result)
+    num_pings = west.num_pings
+    await job.until(lambda: west.num_pings > num_pings + 1)
+    assert not job.task.done()
+    north.send("finished", result=result)
+    assert (await job.end()).steps == 7
+
+
 async def test_a_second_party_of_a_name_is_refused_and_the_first_stays(job):
     north, _ = await joined(job, "north", "south")
     twin = await fake(job, "north").connect()
@@ -51,11 +76,16 @@ async def test_a_second_party_of_a_name_is_refused_and_the_first_stays(job):
     assert stop["error"] == "PartyError"
     assert "'north'" in stop["message"]
     assert "stop" not in north.kinds()
+    await job.until(lambda: not twin.is_connected)
     # It may take the place of one that is gone.
     north.hang_up()
     await job.until(lambda: not north.is_connected)
     later = await fake(job, "north").connect()
     await job.until(lambda: later.place is not None)
+    # What became of the second one is not told of the party.
+    states = [event.state for event in job.events("worker") if event.worker == "north:0"]
+    assert states == ["warm", "lost", "warm"]
+    assert any("takes part already" in event.message for event in job.events("log"))
 
 
 async def test_a_party_that_is_not_in_the_list_is_refused(job):
@@ -84,6 +114,14 @@ def test_a_token_is_private_and_read_as_it_was_written(tmp_path):
     assert token.secret != tokens.read(tmp_path / "tokens" / "south.token").secret
     tokens.issue(tmp_path / "tokens", ["north", "west"])
     assert tokens.read(path) == token
+
+
+def test_a_token_says_of_which_training_it_is(tmp_path):
+    for job_dir in (tmp_path / "a", tmp_path / "a", tmp_path / "b"):
+        tokens.issue(job_dir, ["north"])
+    first, other = (tokens.read(tmp_path / name / "north.token") for name in ("a", "b"))
+    assert first.training != other.training
+    assert first.training not in first.secret
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", '{"party": "a", "secret": "zz"}', "[1]"])

@@ -1,5 +1,8 @@
 """The plans of a federated training: a coordinator without ranks, and one rank of a party."""
 
+import socket
+
+import psutil
 import pytest
 
 from edl_horovod.cli.main import main
@@ -41,20 +44,45 @@ def test_a_party_has_one_worker_which_joins_by_its_token(tmp_path):
     assert plan.join == "127.0.0.1:7100"
     environment = plan.worker.environment
     assert environment["EDL_HOST"] == "north"
+    token = tokens.read(tmp_path / "tokens" / "north.token")
+    assert environment["EDL_FEDERATED_TRAINING"] == token.training
     assert environment["HOROVOD_GLOO_IFACE"] == "lo"
-    assert tokens.read(tmp_path / "tokens" / "north.token").secret not in str(plan.worker)
+    assert token.secret not in str(plan.worker)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "example.org"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "coordinator.invalid"])
 def test_sums_leave_the_machine_only_if_the_user_allows_that(tmp_path, host):
     with pytest.raises(ConfigError, match=r"unencrypted=true"):
         find("local").plan(coordinator(tmp_path, f"federated.listen={host}:7100"))
     with pytest.raises(ConfigError, match=r"unencrypted=true"):
         party(tmp_path, f"{host}:7100")
-    allowed = coordinator(tmp_path, f"federated.listen={host}:7100", "federated.unencrypted=true")
-    assert host in str(find("local").plan(allowed).coordinator)
-    plan = party(tmp_path, f"{host}:7100", unencrypted=True)
-    assert "HOROVOD_GLOO_IFACE" not in plan.worker.environment
+
+
+def test_the_user_may_allow_the_address_of_a_vpn_but_not_all_networks(tmp_path):
+    allows = "federated.unencrypted=true"
+    config = coordinator(tmp_path, "federated.listen=10.0.0.1:7100", allows)
+    assert "10.0.0.1" in str(find("local").plan(config).coordinator)
+    config = coordinator(tmp_path, "federated.listen=0.0.0.0:7100", allows)
+    with pytest.raises(ConfigError, match=r"federated.listen"):
+        find("local").plan(config)
+
+
+def test_sums_take_the_interface_from_which_a_party_reaches_the_coordinator(tmp_path):
+    addresses = {
+        address.address: name
+        for name, found in psutil.net_if_addrs().items()
+        for address in found
+        if address.family is socket.AF_INET
+    }
+    for address, name in addresses.items():
+        plan = party(tmp_path, f"{address}:7100", unencrypted=True)
+        # This machine reaches itself by the interface with the address, or by lo.
+        assert plan.worker.environment["HOROVOD_GLOO_IFACE"] == name
+
+
+def test_a_party_that_cannot_reach_the_coordinator_is_told_so(tmp_path):
+    with pytest.raises(ConfigError, match=r"--join=.coordinator.invalid:7100"):
+        party(tmp_path, "coordinator.invalid:7100", unencrypted=True)
 
 
 def test_a_party_is_not_trained_alone(tmp_path):

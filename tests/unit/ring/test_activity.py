@@ -146,6 +146,16 @@ def test_no_causes_seconds_ever_fall(clock):
     assert sum(seen[-1].values()) == 30
 
 
+def test_the_last_account_of_a_rank_that_hangs_while_it_waits_takes_its_seconds_back(clock):
+    activity = Activity(age=0.0)
+    activity.begin("waits", "more of the state", "state")
+    clock.now += 5
+    assert activity.account()[0]["state"] == 5.0
+    activity.end_as_hung()
+    seconds = activity.account()[0]
+    assert (seconds["state"], seconds["hung"]) == (0.0, 5.0)
+
+
 def test_what_a_rank_works_on_is_booked_at_its_end(clock):
     activity = Activity(age=0.0)
     activity.begin("works", "examples of step 3", "input")

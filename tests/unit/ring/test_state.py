@@ -1,14 +1,17 @@
 """Which rank's state a ring takes, and that all of it is taken; the collectives are a stand-in."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
+from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.values import Array, checksum
 from edl_horovod.frameworks.world import World
-from edl_horovod.ring.state import NEVER, Counters, RingState, StateLost
+from edl_horovod.ring.state import NEVER, Counters, RingState, StateLost, first_difference
+from tests.thread_ring import Ring as ThreadRing
 
 
 @dataclass
@@ -195,3 +198,36 @@ def test_a_digest_tells_values_apart():
         return RingState({"x": Array(values)}, Counters(), Ring()).digest()
 
     assert digest(1.0, 2.0) == digest(1.0, 2.0) != digest(2.0, 1.0)
+
+
+LONG = "layer/" * 60
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([["a", "b"], ["a", "b"], ["a", "b"]], None),
+        ([["a", "b"], ["a", "b"], ["a", "c"]], (["b", "b", "c"], [2])),
+        ([["a"], ["a", "b"], ["a"]], (["none", "b", "none"], [1])),
+        ([["a"], ["a", "none"], ["a"]], (["none", "none", "none"], [1])),
+        ([[f"{LONG}a"], [f"{LONG}b"], [f"{LONG}a"]], ([LONG[:256]] * 3, [1])),
+        ([["a\n", "b"], ["a", "\nb"], ["a\n", "b"]], (["a", "a", "a"], [1])),
+    ],
+)
+def test_the_first_text_that_differs_is_found(texts, expected):
+    ring = ThreadRing(3)
+    with ThreadPoolExecutor(3) as pool:
+        differences = list(pool.map(lambda at: first_difference(ring.of(at), texts[at]), range(3)))
+    assert differences == [expected] * 3
+
+
+def test_models_whose_variables_differ_only_at_the_end_of_long_names_are_refused():
+    ring = ThreadRing(2)
+
+    def sync(at):
+        state = RingState({f"{LONG}{'ab'[at]}": Array([0.0])}, Counters(), ring.of(at))
+        with pytest.raises(UserCodeError, match=LONG[:100]):
+            state.sync(World(rank=at, size=2, generation=1))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(sync, range(2)))

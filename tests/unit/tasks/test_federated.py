@@ -6,22 +6,35 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl_horovod.config.schema import DataConfig, FederatedConfig
+from edl_horovod.config.compose import compose
+from edl_horovod.config.frameworks import FRAMEWORKS
+from edl_horovod.config.schema import DataConfig, ElasticConfig, FederatedConfig, LaunchConfig
 from edl_horovod.config.tasks import num_lanes, training_batch
 from edl_horovod.errors import ConfigError, PartyError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.world import World
+from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.job_data import plan_of
+from edl_horovod.records.sources.table import SCHEMES
 from edl_horovod.spec import Mode
-from edl_horovod.tasks.federated import Party, PartyRounds, draw, local_config
+from edl_horovod.tasks.federated import Party, PartyRounds, draw, local_config, shared_settings
 from edl_horovod.tasks.local_rounds import LocalRounds, RoundBatches
 from tests import numpy_framework
+from tests.alone import run_alone
 from tests.jobs import training
 from tests.memory_source import KIND
 from tests.thread_ring import Ring
 
 ZOO = Path(__file__).parents[2] / "zoo"
+ADAPTED = """
+from tests.zoo.line import LineSpec
+
+
+class Adapted(LineSpec):
+    def adapt(self, records):
+        return sum(1 for _ in records)
+"""
 BATCH, ROUNDS = 12, 4
 SIZES = {"north": 60, "south": 36, "west": 100}
 """Records of the parties."""
@@ -254,6 +267,7 @@ def test_a_party_whose_values_are_not_finite_does_not_send_them():
         ({}, {"weighting": "equal"}, ["kernel (float64[4, 1])"], "federated.weighting"),
         ({}, {}, ["kernel (float64[5, 1])"], "kernel"),
         ({}, {}, ["kernel (float64[4, 1])", "bias (float64[1])"], "bias"),
+        ({}, {}, [f"{'layer/' * 60}kernel (float64[4, 1])"], "layer/layer"),
     ],
 )
 def test_a_party_that_differs_is_told_in_what_and_the_others_go_on(train, federated, texts, key):
@@ -275,6 +289,26 @@ def test_a_party_that_differs_is_told_in_what_and_the_others_go_on(train, federa
                 futures[at].result()
 
 
+@pytest.mark.parametrize("name", ["", "north"])
+def test_several_ranks_are_not_one_party(name):
+    party = Party(training(BATCH, federated=FederatedConfig(party=name, rounds=ROUNDS)))
+    ring = Ring(2)
+
+    def check(at):
+        with pytest.raises(ConfigError, match="one rank for each party"):
+            party.check_fits(World(rank=at, size=2, generation=1), [], ring.of(at))
+
+    each(range(2), check)
+
+
+def test_parties_have_the_way_of_sending_state_in_common():
+    settings = [
+        shared_settings(training(BATCH, elastic=ElasticConfig(join_share=share)))
+        for share in (0.25, 0.5)
+    ]
+    assert settings[0] != settings[1]
+
+
 def test_parties_may_differ_in_their_local_steps():
     ranks = [Rank("north", local_epochs=2), Rank("south", local_steps=5, proximal_mu=0.1)]
     ring = Ring(2)
@@ -284,6 +318,40 @@ def test_parties_may_differ_in_their_local_steps():
         ranks[at].party.check_fits(world, [], ring.of(at))
 
     each(range(2), check)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a party alone: `run("federated.rounds=4", training="a")`."""
+    monkeypatch.setitem(FRAMEWORKS, "numpy", numpy_framework.ENTRY)
+    monkeypatch.setitem(SCHEMES, "numbers", "tests.memory_source")
+
+    def run_it(*settings, training="a"):
+        defaults = {"data": "numbers:60", "output": tmp_path / "out", "job_dir": tmp_path / "job"}
+        defaults |= {"model_zoo": ZOO, "model_def": "line", "framework": "numpy"}
+        defaults["federated.party"] = "north"
+        given = dict(text.split("=", 1) for text in settings)
+        config = compose("train", [f"{k}={v}" for k, v in {**defaults, **given}.items()])
+        identity = WorkerIdentity(host="north", slot=0, training=training)
+        return run_alone(config, tmp_path / "events.jsonl", identity=identity)
+
+    return run_it
+
+
+def test_a_checkpoint_of_another_federated_training_is_refused(run):
+    run("federated.rounds=2")
+    assert run("federated.rounds=3", "resume=auto").steps == 3
+    with pytest.raises(ConfigError, match="--party-token"):
+        run("federated.rounds=4", "resume=auto", training="b")
+
+
+def test_a_party_adapts_no_model_to_its_own_data(run, tmp_path):
+    (tmp_path / "adapted.py").write_text(ADAPTED)
+    model = (f"model_zoo={tmp_path}", "model_def=adapted")
+    with pytest.raises(ConfigError, match="init_from"):
+        run(*model, "federated.rounds=2")
+    run(*model, f"output={tmp_path}/first", f"job_dir={tmp_path}/first.job", "federated.party=")
+    run(*model, "federated.rounds=2", f"init_from={tmp_path}/first")
 
 
 @pytest.mark.parametrize(
@@ -297,6 +365,12 @@ def test_parties_may_differ_in_their_local_steps():
         ({"train": {"epochs": 2}}, "train.epochs"),
         ({"train": {"max_steps": 2}}, "train.max_steps"),
         ({"train": {"batch_norm": "synchronized"}}, "train.batch_norm"),
+        ({"launch": LaunchConfig(kind="mpi")}, "launch.kind"),
+        ({"federated": {"rounds": 0, "fraction": 0.5}}, "federated.fraction"),
+        ({"federated": {"rounds": 0, "local_epochs": 2}}, "federated.local_epochs"),
+        ({"federated": {"rounds": 0, "local_steps": 2}}, "federated.local_steps"),
+        ({"federated": {"rounds": 0, "proximal_mu": 0.1}}, "federated.proximal_mu"),
+        ({"federated": {"rounds": 0, "weighting": "equal"}}, "federated.weighting"),
     ],
 )
 def test_settings_that_do_not_fit_a_federated_training_are_refused(settings, key):
@@ -304,7 +378,8 @@ def test_settings_that_do_not_fit_a_federated_training_are_refused(settings, key
         training(
             BATCH,
             settings.get("train"),
-            federated=FederatedConfig(rounds=2, **settings.get("federated", {})),
+            launch=settings.get("launch", LaunchConfig()),
+            federated=FederatedConfig(**{"rounds": 2, **settings.get("federated", {})}),
         )
 
 

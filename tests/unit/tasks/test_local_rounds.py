@@ -107,6 +107,21 @@ def train(source, size, *, momentum=0.0, **local):
     return losses, [rank.values for rank in ranks], [rank.ids for rank in ranks]
 
 
+def test_asking_for_the_metrics_changes_no_variable(source):
+    rank = Rank(training(BATCH, {"local": LocalConfig(steps=2, replicas=2)}), source, None)
+    empty_step, rate = rank.inner.step, rank.inner.rate
+
+    def step(batch, **arguments):
+        rate.assign(rate.numpy() + 1)  # As a step counts the random numbers that it has drawn.
+        return empty_step(batch, **arguments)
+
+    rank.inner.step = step
+    before = rank.values
+    assert list(rank.step.metric_names) == []
+    for name, value in rank.values.items():
+        np.testing.assert_array_equal(value, before[name])
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_rounds_of_one_step_are_synchronous_steps_of_sgd(source, momentum):
     losses, (plain,), _ = train(source, 1, momentum=momentum)
