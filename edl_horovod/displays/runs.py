@@ -49,7 +49,7 @@ _FORMAT = Format(_Shown)
 
 
 class Run:
-    """What of a job a tracker has already; its file survives the launcher.
+    """The part of a job that a tracker already has; its file survives the launcher.
 
     A training that goes on from a checkpoint does some steps again, whose values are not shown
     again. The file is written before the values are sent, so a launcher that is lost in between

@@ -96,10 +96,11 @@ def test_tensorboard(show, caplog):
 
 
 def test_mlflow(show, monkeypatch, caplog):
-    mlflow = pytest.importorskip("mlflow.tracking")
+    from mlflow.tracking import MlflowClient
+
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     folder = show("mlflow")
-    client = mlflow.MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("edl_horovod").experiment_id
     (run,) = client.search_runs([experiment])
     assert (run.info.run_name, run.info.status) == ("model", "FINISHED")
@@ -118,7 +119,8 @@ def test_mlflow(show, monkeypatch, caplog):
 
 
 def test_wandb(show, monkeypatch, caplog):
-    wandb = pytest.importorskip("wandb")
+    import wandb
+
     monkeypatch.setenv("WANDB_MODE", "offline")
     for events in (FIRST, SECOND):
         folder = show("wandb", events)
@@ -256,7 +258,6 @@ def test_a_launcher_ends_when_the_server_of_wandb_does_not_answer(run_job, begin
 
 
 def test_a_server_that_is_away_is_said_once(show, monkeypatch, caplog):
-    pytest.importorskip("mlflow.tracking")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     show("mlflow")
