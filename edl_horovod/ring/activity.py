@@ -4,13 +4,16 @@ import contextlib
 import math
 import os
 import random
+import sys
+import sysconfig
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
+from traceback import walk_stack, walk_tb
+from types import FrameType, TracebackType
 from typing import Any
 
 from edl_horovod.coordinator import messages
@@ -18,7 +21,6 @@ from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.job.account import CAUSES, Cause
 from edl_horovod.job.events import AccountEvent, Event, EventLog, Span, TraceEvent
 from edl_horovod.job.timeline import Timeline
-from edl_horovod.ring import stacks
 
 _SHARE_OF_LIFE = 0.02
 _FEWEST_SECONDS, _MOST_SECONDS = 1.0, 60.0
@@ -28,6 +30,12 @@ _NUM_LAST = 48
 """Phases that are kept; a step has some ten of them, of which a trace shows two."""
 _NUM_SPANS, _NUM_CALLS = 12, 12
 """How much of the phases and of the stack a trace shows."""
+_PACKAGES = (
+    "<",
+    f"{Path(__file__).parents[1]}/",
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+"""Begins of the names of files that are not the user's."""
 _Now = tuple[str, str, Cause, Callable[[], bool] | None, float]
 """State, phase, cause and `is_waiting`, as `Membership.doing` describes them, and since when."""
 
@@ -157,7 +165,7 @@ class Activity:
     def broke(self, traceback: TracebackType | None) -> None:
         """Say that the ring broke in the present phase, for the next trace."""
         if self._broken is None:  # The innermost phase says it first.
-            self._broken = self._phase, time.monotonic(), stacks.of_traceback(traceback)
+            self._broken = self._phase, time.monotonic(), _stack_of_traceback(traceback)
 
     def leave_trace(self, reason: str, generation: int) -> None:
         """Write what this process did last, and where, into the job's events.
@@ -171,12 +179,12 @@ class Activity:
         with self._lock:
             last, present = tuple(self._last), self._phase
         if broken is None:
-            broken = present, now, stacks.of_main_thread()
+            broken = present, now, _stack_of_main_thread()
         (state, phase, _, is_waiting, since), until, stack = broken
         doing = "waits" if is_waiting is not None and is_waiting() else state
         place = ""
         if doing == "works":
-            place = stacks.place_in_user_code(stack) or stacks.place_of_other_threads()
+            place = _place_in_user_code(stack) or _place_of_other_threads()
         self._write(
             TraceEvent(
                 generation=generation,
@@ -252,6 +260,41 @@ def _spans(
                 seconds=round(seconds, 4),
                 num_bytes=step_bytes,
             )
+
+
+def _stack_of_main_thread() -> tuple[str, ...]:
+    """The main thread's stack as `file:line in function`, the innermost call last."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return _calls(reversed([*walk_stack(frame)])) if frame is not None else ()
+
+
+def _stack_of_traceback(traceback: TracebackType | None) -> tuple[str, ...]:
+    """The calls through which an error came, as those of a stack."""
+    return _calls(walk_tb(traceback))
+
+
+def _place_in_user_code(stack: Iterable[str]) -> str:
+    """The innermost call of a stack that is not in a package; empty without one."""
+    places = [line for line in stack if not line.startswith(_PACKAGES)]
+    return Path(places[-1]).name if places else ""
+
+
+def _place_of_other_threads() -> str:
+    """The same for the first other thread that runs the user's code, as one that makes examples."""
+    passed_over = {threading.get_ident(), threading.main_thread().ident}
+    for thread, frame in sys._current_frames().items():
+        if thread not in passed_over and (
+            place := _place_in_user_code(_calls(reversed([*walk_stack(frame)])))
+        ):
+            return place
+    return ""
+
+
+def _calls(calls: Iterable[tuple[FrameType, int]]) -> tuple[str, ...]:
+    # Without the source: its file may be on the file server for which this process waits.
+    return tuple(
+        f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}" for frame, line in calls
+    )
 
 
 @contextlib.contextmanager

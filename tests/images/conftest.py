@@ -3,7 +3,6 @@
 import functools
 import http.server
 import tempfile
-import threading
 import zipfile
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import docker
 from tests.images import rootfs, servers
 from tests.ports import free_port
+from tests.web_server import serving
 
 BASE = """FROM scratch
 ADD rootfs.tar /
@@ -87,12 +87,8 @@ def index(folder):
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
     handler = functools.partial(_Quiet, directory=str(folder / "index"))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/simple/"
-        server.shutdown()
-        thread.join()
+    with serving(handler) as url:
+        yield f"{url}/simple/"
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):

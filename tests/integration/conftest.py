@@ -12,6 +12,7 @@ import pytest
 
 from edl_horovod.job import events, hosts
 from tests.integration.which_frameworks import EACH, frameworks_for
+from tests.records import write_records
 from tests.waiting import wait_until
 
 ZOO = Path(__file__).parents[1] / "zoo"
@@ -271,3 +272,15 @@ def start(tmp_path, framework):
     yield start_job
     for job in jobs:
         job.close()
+
+
+@pytest.fixture
+def start_paced(start, tmp_path):
+    """Start trainings of 120 records that are slow enough to be disturbed, in 5 steps an epoch."""
+
+    def start_job(*overrides):
+        data = write_records(tmp_path / "data", 120)
+        model = ("model_def=paced.PacedSpec", f"data={data}", "train.batch_size=24")
+        return start("train", *model, *overrides)
+
+    return start_job

@@ -9,19 +9,13 @@ import pytest
 from tests.chromium import PROGRAM, REASON, chromium
 from tests.dashboard import dashboard
 from tests.integration.conftest import edl
-from tests.records import write_records
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=REASON)
 NUM_LOSSES = "document.querySelector('#events').innerText.split('localhost:1 failed').length - 1"
 
 
-def test_a_killed_worker_shows_within_two_seconds(start, tmp_path):
-    data = write_records(tmp_path / "data", 120)
-    job = start(
-        "train",
-        "model_def=paced.PacedSpec",
-        f"data={data}",
-        "train.batch_size=24",
+def test_a_killed_worker_shows_within_two_seconds(start_paced):
+    job = start_paced(
         "train.epochs=40",
         "data_plan.lanes=6",
         "launch.np=2",

@@ -14,7 +14,6 @@ import pytest
 from edl_horovod.errors import NotEnoughWorkers
 from edl_horovod.job.account import LOST
 from tests.integration.conftest import edl
-from tests.records import write_records
 
 
 def wait_for_end_of_killed(job):
@@ -88,13 +87,8 @@ def assert_timeline_agrees(job, ranks):
     assert len(found) == len(written) > 0
 
 
-def test_the_causes_of_each_process_add_up_to_its_life(start, tmp_path):
-    data = write_records(tmp_path / "data", 120)
-    job = start(
-        "train",
-        "model_def=paced.PacedSpec",
-        f"data={data}",
-        "train.batch_size=24",
+def test_the_causes_of_each_process_add_up_to_its_life(start_paced, tmp_path):
+    job = start_paced(
         "train.epochs=20",
         "data_plan.lanes=6",
         "launch.np=2",
@@ -155,13 +149,8 @@ def test_the_causes_of_each_process_add_up_to_its_life(start, tmp_path):
 
 
 @pytest.mark.long
-def test_a_rank_that_waits_outside_of_a_ring_says_for_what(start, tmp_path):
-    data = write_records(tmp_path / "data", 120)
-    job = start(
-        "train",
-        "model_def=paced.PacedSpec",
-        f"data={data}",
-        "train.batch_size=24",
+def test_a_rank_that_waits_outside_of_a_ring_says_for_what(start_paced):
+    job = start_paced(
         "train.epochs=200",
         "data_plan.lanes=6",
         "launch.np=2",

@@ -65,13 +65,8 @@ def test_a_job_that_was_stopped_and_resumed_ends_with_the_same_weights(start, tm
     assert shown[0] <= last < shown[-1] == STEPS
 
 
-def test_a_stop_of_a_job_without_checkpoints_must_be_meant(start, tmp_path):
-    data = write_records(tmp_path / "data", 120)
-    job = start(
-        "train",
-        "model_def=paced.PacedSpec",
-        f"data={data}",
-        "train.batch_size=24",
+def test_a_stop_of_a_job_without_checkpoints_must_be_meant(start_paced):
+    job = start_paced(
         "train.epochs=20",
         "checkpoint.every_seconds=0",
     )

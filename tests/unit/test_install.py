@@ -8,11 +8,12 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.web_server import serving
 
 SCRIPT = Path(__file__).parents[2] / "locks" / "install.py"
 
@@ -43,14 +44,8 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 def serve(folder):
     """An index on loopback."""
     handler = functools.partial(_Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(handler) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from edl_horovod.displays import following, load, open_displays
 from edl_horovod.job.events import line_of, parse
 from tests.integration.conftest import REPOSITORY
 from tests.job_events import recorded
+from tests.web_server import serving
 
 # The clients use what other packages have deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -243,16 +244,11 @@ def test_a_launcher_ends_when_the_server_of_wandb_does_not_answer(run_job, begin
         def log_message(self, *_):
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        url = f"http://127.0.0.1:{server.server_port}"
+    with serving(Service) as url:
         try:
             (line,) = run_job(WANDB_BASE_URL=url, WANDB_API_KEY="0" * 40)
         finally:
             is_over.set()
-            server.shutdown()
-            thread.join()
     assert does_hang.is_set()
     assert "the display wandb failed" in line
 
@@ -282,16 +278,9 @@ def test_opentelemetry(show, monkeypatch, caplog):
         def log_message(self, *_):
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        url = f"http://127.0.0.1:{server.server_port}"
+    with serving(Collector) as url:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
-        try:
-            show("opentelemetry", FIRST, FIRST, SECOND)  # The second launcher has taken over.
-        finally:
-            server.shutdown()
-            thread.join()
+        show("opentelemetry", FIRST, FIRST, SECOND)  # The second launcher has taken over.
     resources = [
         it for body in bodies for it in ExportTraceServiceRequest.FromString(body).resource_spans
     ]

@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import edl_horovod
 from edl_horovod.errors import ConfigError, MissingDependency
 from edl_horovod.models import git_zoo
 from edl_horovod.models.git_zoo import GitZoo, ensure_local, fetch, parse
+from tests.web_server import serving
 
 
 @dataclass
@@ -49,14 +49,8 @@ def served_over_http(repository: Repository) -> Iterator[str]:
     """The dumb protocol, which gives neither single commits nor shallow ones."""
     repository.git("update-server-info")
     handler = functools.partial(QuietHandler, directory=str(repository.path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"git+http://127.0.0.1:{server.server_port}/.git"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(handler) as url:
+        yield f"git+{url}/.git"
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ import logging
 import socket
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.patterns import expand
 from edl_horovod.records.sources.recordio import Writer
 from tests.s3_server import BUCKET
+from tests.web_server import serving
 
 RECORDS = [b"record %d" % n for n in range(90)]
 LOGIN = "Basic bWU6cHc="
@@ -385,13 +385,8 @@ def plain_http(folder):
             pass
 
     handler = functools.partial(Handler, directory=str(folder))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(handler) as url:
+        yield url
 
 
 @pytest.mark.parametrize(
