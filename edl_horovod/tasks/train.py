@@ -86,7 +86,7 @@ def make_warm(
         rounds = RoundBatches(data.make_batches, of_job, warmup=batches)
         stack.callback(rounds.close)
     elif config.federated.rounds:
-        party, local = Party(config), local_config(config.federated)
+        party, local = Party(config, identity.training), local_config(config.federated)
         step = LocalRounds(step, framework.collectives, local, compression, party)
         of_party = PartyRounds(plan, config.federated)
         rounds = RoundBatches(data.make_batches, of_party, warmup=batches)
