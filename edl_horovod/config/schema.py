@@ -489,6 +489,8 @@ class JobConfig:
     kubernetes: KubernetesConfig = field(default_factory=KubernetesConfig)
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
+    origins: dict[str, str] = field(default_factory=dict, compare=False)
+    """Where each setting that is not a default came from, by key; set by the command."""
 
     EXPAND: ClassVar = staticmethod(model_section.expand)
     """Replaces settings that name a file of settings by its content, in composed values."""
@@ -592,9 +594,9 @@ class JobConfig:
         return request
 
     def public(self) -> "JobConfig":
-        """The settings without those that may hold a secret of the user."""
+        """The settings without those that may hold a secret of the user, and without origins."""
         kubernetes, slurm = replace(self.kubernetes, env={}), replace(self.slurm, setup=[])
-        return replace(self, kubernetes=kubernetes, slurm=slurm)
+        return replace(self, kubernetes=kubernetes, slurm=slurm, origins={})
 
     def trusts(self, kind: str) -> bool:
         """Whether the setting `trust` allows a kind of code: `changed`, `image` or `model`."""
