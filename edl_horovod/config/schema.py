@@ -249,6 +249,9 @@ class FederatedConfig:
     local_steps: int = 0
     """Steps of a party in a round, of train.batch_size of its own records each; 0 takes
     `local_epochs`."""
+    round_seconds: float = 0.0
+    """Seconds of a round after which a party takes no further local step, and contributes what it
+    has; 0 for no bound."""
     fraction: float = 1.0
     """The share of the parties in the ring that train in a round, at least one."""
     weighting: Literal["examples", "equal"] = "examples"
@@ -273,7 +276,7 @@ class FederatedConfig:
 
     def __post_init__(self) -> None:
         check_least("federated", self, rounds=0, local_epochs=1, local_steps=0, fraction=0)
-        check_least("federated", self, proximal_mu=0, min_parties=1, quorum=0)
+        check_least("federated", self, proximal_mu=0, min_parties=1, quorum=0, round_seconds=0)
         for key in ("fraction", "quorum"):
             check(
                 getattr(self, key) <= 1, f"federated.{key}", getattr(self, key), "must be at most 1"
@@ -567,7 +570,8 @@ class JobConfig:
             rule = "must be local for a federated training"
             check(self.launch.kind == "local", "launch.kind", self.launch.kind, rule)
         if not federated.rounds:
-            for key in ("fraction", "local_epochs", "local_steps", "proximal_mu", "weighting"):
+            needing = ("fraction", "local_epochs", "local_steps", "proximal_mu", "round_seconds")
+            for key in (*needing, "weighting"):
                 value, default = getattr(federated, key), getattr(FederatedConfig, key)
                 check(value == default, f"federated.{key}", value, "needs federated.rounds")
             return

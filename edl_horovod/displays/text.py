@@ -154,6 +154,7 @@ def _training_facts(state: JobState) -> dict[str, str]:
         "epoch": f"{state.epoch + 1}" if state.step and not state.total_records else "",
         "loss": "" if state.loss is None else f"{state.loss:.4g}",
         "records/s": "" if state.records_per_second is None else f"{state.records_per_second:,.0f}",
+        "local steps": "" if state.local_steps is None else f"{state.local_steps:,} in a round",
         "metrics": metrics_text(state.metrics) if state.metrics else "",
         "ring": f"{count(state.size, 'rank')}, generation {state.generation}, "
         f"{count(state.num_resets, 'reset')}",

@@ -155,6 +155,8 @@ class StepEvent(Event, kind="step"):
     size: int
     """Ranks in the ring."""
     metrics: dict[str, float]
+    local_steps: int | None = None
+    """Local steps that the rank which writes the event did in a round; None without rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,8 @@ class JobState:
     made: int | None = None
     """Records made, where `records` counts the files of `prepare`."""
     records_per_second: float | None = None
+    local_steps: int | None = None
+    """Local steps of the last round; None without rounds."""
     size: int = 0
     """Ranks in the ring."""
     generation: int = 0
@@ -192,6 +194,7 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
             )
         case StepEvent():
             names = ("step", "epoch", "loss", "records_per_second", "size", "total_steps")
+            names += ("local_steps",)
             changes = {name: getattr(event, name) for name in names}
             recent = _recent(state, time, event.step)
             return replace(state, state="running", message="", recent=recent, **changes)

@@ -30,7 +30,7 @@ from edl_horovod.tasks.local_rounds import Values
 OWN_SETTINGS = frozenset(
     {
         *("listen", "local_epochs", "local_steps", "min_parties", "parties", "party"),
-        *("proximal_mu", "quorum", "unencrypted"),
+        *("proximal_mu", "quorum", "round_seconds", "unencrypted"),
     }
 )
 """The settings of `federated` that may differ between the parties of one training."""
@@ -107,6 +107,10 @@ class Party:
         is_drawn = int((draws < number_drawn).sum()) < num_drawn
         return (list(lanes) if is_drawn or done else []), len(draws)
 
+    def takes_step(self, seconds: float) -> bool:
+        """Whether the round's time is not over."""
+        return not self._config.round_seconds or seconds < self._config.round_seconds
+
     def weight(self, num_examples: float) -> float:
         """The weight of a party in the mean."""
         return num_examples if self._config.weighting == "examples" else float(num_examples > 0)
@@ -163,7 +167,8 @@ class Party:
                 f"Party {self.name!r} does not fit the others: it has"
                 f" {descriptions[world.rank]}, and party {names[_LEADER]!r} has {reference}.",
                 hint="Use the same model, settings and version of edl_horovod at all parties. Only"
-                " data, paths and federated.local_epochs, local_steps and proximal_mu may differ.",
+                " data, paths and federated.local_epochs, local_steps, round_seconds and proximal_mu"
+                " may differ.",
             )
         raise CollectiveFailed(
             f"a party does not fit the others: {', '.join(names[rank] for rank in others)}"

@@ -191,6 +191,8 @@ class _Replica:
     """The changes of its variables, as `_widened`: times its weight, except for integers."""
     state: Values
     """Its optimizer's state, for `inner_state=keep`."""
+    num_steps: int
+    """Local steps that it has taken."""
     numbers: NDArray[np.float64]
     """A row with the indices below, then the sums of the metrics, then for each metric the sum of
     its values, times the examples, and these examples."""
@@ -221,6 +223,9 @@ class Participation(Protocol):
         Raises:
             CollectiveFailed: A member was lost.
         """
+
+    def takes_step(self, seconds: float) -> bool:
+        """Whether a replica takes its next local step, so many seconds after the round's begin."""
 
     def weight(self, num_examples: float) -> float:
         """The weight of a replica with these examples in the mean."""
@@ -259,6 +264,10 @@ class VirtualReplicas:
             if (ids[0] == self._id if len(ids) else lane in lanes)
         ]
         return contributed, len(rows)
+
+    def takes_step(self, seconds: float) -> bool:
+        """Always: the result must not depend on time."""
+        return True
 
     def weight(self, num_examples: float) -> float:
         """The examples."""
@@ -392,12 +401,15 @@ class LocalRounds:
                     lanes, num_ranks = self._participation.contributed(
                         number, own_lanes, self._done, self._collectives
                     )
+            began = time.monotonic()
             for lane in lanes:
                 if lane not in self._done:
                     assert batch is not None
                     state = self._optimizer_state(lane, number)
                     batches = batch.features.steps_of(lane)
-                    self._done[lane] = self._replica(number, lane, batches, start, state)
+                    self._done[lane] = self._replica(
+                        number, lane, batches, start, state, began=began
+                    )
         finally:
             _assign(self._inner, start)
         changes, slots, numbers = self._local_sums([(lane, self._done[lane]) for lane in lanes])
@@ -419,6 +431,7 @@ class LocalRounds:
                 self._kept[name].assign(values)
         return replace(
             results,
+            local_steps=sum(self._done[lane].num_steps for lane in lanes),
             exchange_seconds=summed_at - computed_at,
             apply_seconds=time.monotonic() - summed_at,
         )
@@ -487,16 +500,22 @@ class LocalRounds:
         batches: Iterator[Batch | None],
         start: Values,
         optimizer_state: Values,
+        *,
+        began: float,
     ) -> _Replica:
         """Train a replica for a round, from the values at its start and its optimizer's state."""
         _assign(self._inner, {**start, **optimizer_state})
         self._step.begin_round()
-        numbers = self._zeros()
-        for place, batch in enumerate(batches):
+        numbers, num_steps = self._zeros(), 0
+        for batch in batches:
+            # Asked when the examples are there: to wait for them takes time, too.
+            if not self._participation.takes_step(time.monotonic() - began):
+                break
             if batch is not None:
-                with self.doing("works", f"local step {place} of replica {lane}"):
+                with self.doing("works", f"local step {num_steps} of replica {lane}"):
                     sums = self._step.step(batch, wants_change=False, is_alone=True, salt=lane)
                 numbers += self._numbers_of(sums)
+            num_steps += 1
         weight = numbers[_WEIGHT] = self._participation.weight(numbers[_EXAMPLES])
         numbers[_ACTIVE] = float(numbers[_EXAMPLES] > 0)
         after = {name: _value(variable) for name, variable in self._inner.items()}
@@ -506,7 +525,8 @@ class LocalRounds:
                 change = _widened(value) - _widened(start[name])
                 changes[name] = change if _counts(value) else change * change.dtype.type(weight)
         self._participation.check(number, changes, is_finite=not numbers[_BAD])
-        return _Replica(changes, {name: after[name] for name in self._kept}, numbers)
+        kept = {name: after[name] for name in self._kept}
+        return _Replica(changes, kept, num_steps, numbers)
 
     def _zeros(self) -> NDArray[np.float64]:
         assert self._metric_names is not None
