@@ -259,6 +259,9 @@ class FederatedConfig:
     proximal_mu: float = 0.0
     """Weight mu of FedProx in each local step, which adds mu / 2 times the squared distance from
     the round's first weights to the loss."""
+    local_variables: list[str] = field(default_factory=list)
+    """Globs for names of the model's variables that stay at each party, which has its own values of
+    them, as *batch_norm* or head.*; the others are shared."""
     parties: list[str] = field(default_factory=list)
     """The names of the parties that may join (federate)."""
     min_parties: int = 2
@@ -571,8 +574,9 @@ class JobConfig:
             check(self.launch.kind == "local", "launch.kind", self.launch.kind, rule)
         if not federated.rounds:
             needing = ("fraction", "local_epochs", "local_steps", "proximal_mu", "round_seconds")
-            for key in (*needing, "weighting"):
-                value, default = getattr(federated, key), getattr(FederatedConfig, key)
+            defaults = FederatedConfig()
+            for key in (*needing, "weighting", "local_variables"):
+                value, default = getattr(federated, key), getattr(defaults, key)
                 check(value == default, f"federated.{key}", value, "needs federated.rounds")
             return
         train, elastic = self.train, self.elastic
@@ -582,6 +586,10 @@ class JobConfig:
         rule = "must be left out of a federated training"
         check(train.local.steps == 0, "train.local.steps", train.local.steps, rule)
         check(train.batch_norm == "own", "train.batch_norm", train.batch_norm, rule)
+        restores_best = bool(federated.local_variables) and train.early_stopping.restore_best
+        rule = "must be false with federated.local_variables, whose best values are not kept"
+        check(not restores_best, "train.early_stopping.restore_best", True, rule)
+        rule = "must be left out of a federated training"
         check(elastic.batching == "global", "elastic.batching", elastic.batching, rule)
         check(not self.debug.ledger, "debug.ledger", self.debug.ledger, rule)
         check(self.launch.np == 1, "launch.np", self.launch.np, "must be 1: a party is one rank")

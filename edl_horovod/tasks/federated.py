@@ -10,22 +10,30 @@ MLSys 2020.
 """
 
 import hashlib
+import logging
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from fnmatch import fnmatchcase
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edl_horovod.config.schema import FederatedConfig, JobConfig, LocalConfig
-from edl_horovod.errors import ConfigError, PartyError
+from edl_horovod.errors import ConfigError, DataError, PartyError
 from edl_horovod.frameworks.base import CollectiveFailed, Collectives
+from edl_horovod.frameworks.values import Variable
 from edl_horovod.frameworks.world import World
+from edl_horovod.job.events import CheckpointEvent, EventLog
 from edl_horovod.records.plan import DataPlan, Ids
 from edl_horovod.records.steps import NO_IDS
+from edl_horovod.ring.checkpoint import DamagedFile, read_tensors, write_tensors
 from edl_horovod.ring.state import first_difference, gathered_texts
 from edl_horovod.tasks.local_rounds import Values
+
+log = logging.getLogger(__name__)
 
 OWN_SETTINGS = frozenset(
     {
@@ -173,6 +181,111 @@ class Party:
         raise CollectiveFailed(
             f"a party does not fit the others: {', '.join(names[rank] for rank in others)}"
         )
+
+
+class LocalVariables:
+    """The variables of a party that no other party sees, and the file on its disk that keeps them.
+
+    The file has the values after the last round that the party has done. It is replaced as a whole
+    after each round.
+    """
+
+    def __init__(
+        self, variables: Mapping[str, Variable], file: Path, *, training: str, events: EventLog
+    ) -> None:
+        """Prepare; no file is read or written yet.
+
+        Args:
+            variables: The variables by name; none if the parties share all.
+            file: The file.
+            training: Distinguishes the federated training from others.
+            events: Receives an event if the file cannot be written.
+        """
+        self._variables, self._file = dict(variables), file
+        self._training, self._events = training, events
+
+    def restore(self) -> None:
+        """Set the variables to the values in the file; without one they keep those of the model.
+
+        Raises:
+            ConfigError: The file belongs to another federated training.
+            DataError: It cannot be used.
+        """
+        if not (self._variables and self._file.exists()):
+            return
+        try:
+            tensors, facts = read_tensors(self._file)
+        except (OSError, DamagedFile) as error:
+            raise self._unusable(str(error)) from error
+        if facts["training"] != self._training:
+            raise ConfigError(
+                f"{self._file} belongs to another federated training.",
+                received={"--party-token": self._training or "none"},
+                hint="Join that training again, or start over with resume=never overwrite=true.",
+            )
+        saved, expected = (
+            {(name, value.dtype.name, tuple(value.shape)) for name, value in values.items()}
+            for values in (tensors, self._variables)
+        )
+        if difference := sorted(name for name, *_ in saved ^ expected):
+            raise self._unusable(f"the variable {difference[0]} in it is not that of the model")
+        for name, variable in self._variables.items():
+            variable.assign(tensors[name])
+        log.info("restored federated.local_variables after round %s", facts["round"])
+
+    def save(self, number: int) -> None:
+        """Write the values after a round; if that fails, an event says so and training goes on."""
+        if not self._variables:
+            return
+        values = {name: np.array(variable.numpy()) for name, variable in self._variables.items()}
+        facts = {"round": str(number), "training": self._training}
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_tensors(self._file, values, facts)
+        except OSError as error:
+            message = f"lacks federated.local_variables: {error}. Training goes on; check the disk"
+            log.warning("%s cannot be written: %s", self._file, error)
+            self._events.write(CheckpointEvent(state="failed", step=number, message=message))
+
+    def _unusable(self, why: str) -> DataError:
+        return DataError(
+            f"The party's own variables in {self._file} cannot be used: {why}.",
+            hint="Use the same model and federated.local_variables, or restore the file from a"
+            " backup. Without the file these variables begin with their first values.",
+        )
+
+
+def local_names(
+    patterns: Sequence[str], names: Iterable[str], trained: Iterable[str]
+) -> frozenset[str]:
+    """The variables that stay at a party.
+
+    Args:
+        patterns: The setting federated.local_variables.
+        names: The names of the model's variables.
+        trained: The names of those that rounds train.
+
+    Raises:
+        ConfigError: A pattern matches none, or no trained variable is left for the parties to
+            share.
+    """
+    names, matched = list(names), set[str]()
+    for pattern in patterns:
+        matching = [name for name in names if fnmatchcase(name, pattern)]
+        if not matching:
+            raise ConfigError(
+                "No variable of the model has a name that fits federated.local_variables.",
+                received={"federated.local_variables": pattern},
+                hint=f"The model has {', '.join(names)}.",
+            )
+        matched.update(matching)
+    if matched.issuperset(trained):
+        raise ConfigError(
+            "federated.local_variables leaves no trained variable for the parties to share.",
+            received={"federated.local_variables": ", ".join(patterns)},
+            hint=f"Rounds train {', '.join(trained)}.",
+        )
+    return frozenset(matched)
 
 
 def draw(seed: int, number: int, party: str) -> int:

@@ -191,6 +191,8 @@ class _Replica:
     """The changes of its variables, as `_widened`: times its weight, except for integers."""
     state: Values
     """Its optimizer's state, for `inner_state=keep`."""
+    local: Values
+    """The values of the variables that are not summed, but stay here."""
     num_steps: int
     """Local steps that it has taken."""
     numbers: NDArray[np.float64]
@@ -287,6 +289,7 @@ class LocalRounds:
         config: LocalConfig,
         compression: Compression = "none",
         participation: Participation | None = None,
+        local_names: Collection[str] = (),
     ) -> None:
         """Train replicas with this step.
 
@@ -296,6 +299,8 @@ class LocalRounds:
             config: The settings of the rounds.
             compression: How the changes of the model's trained variables are sent.
             participation: Decides which replicas this rank contributes; None: those of its lanes.
+            local_names: The model's variables that are not summed: each rank, which then has one
+                replica, goes on with its own values.
         """
         self._compression = compression
         self._participation = participation or VirtualReplicas(config.replicas)
@@ -303,7 +308,8 @@ class LocalRounds:
         self._inner = dict(step.variables)
         self._slots = {name: _value(self._inner[name]) for name in step.slots}
         has_own_state = config.inner_state != "average"
-        self._unsummed = frozenset(self._slots) if has_own_state else frozenset()
+        self._local_names = frozenset(local_names)
+        self._unsummed = self._local_names | (frozenset(self._slots) if has_own_state else set())
         self._num_done = Array(np.int64(0))
         """The steps of the job that are done: those of the warm-up, and then rounds."""
         self._outer: OuterOptimizer | None = None
@@ -334,12 +340,16 @@ class LocalRounds:
 
     @property
     def variables(self) -> dict[str, Variable]:
-        """The variables of a replica at the ends of rounds, and those of the rounds."""
+        """The variables of a replica at the ends of rounds, and those of the rounds.
+
+        Those that stay at each rank are not among them.
+        """
         of_rounds: dict[str, Variable] = {}
         if self._outer is not None:
             of_rounds |= {f"outer/{name}": part for name, part in self._outer.variables.items()}
         of_rounds |= {f"replicas/{n}": part for n, part in self._kept.items()}
-        return {**self._inner, **of_rounds, "rounds": self._num_done}
+        shared = {n: part for n, part in self._inner.items() if n not in self._local_names}
+        return {**shared, **of_rounds, "rounds": self._num_done}
 
     @property
     def metric_names(self) -> Sequence[str]:
@@ -356,8 +366,8 @@ class LocalRounds:
 
     @property
     def trained(self) -> Sequence[str]:
-        """The names of the model's variables that rounds train."""
-        return self._step.trained
+        """The names of the model's variables that rounds train, and sum."""
+        return [name for name in self._step.trained if name not in self._local_names]
 
     @property
     def slots(self) -> Sequence[str]:
@@ -429,6 +439,8 @@ class LocalRounds:
                 self._end_round(start, changes, numbers)
             for name, values in slots.items():
                 self._kept[name].assign(values)
+            for lane in lanes:
+                _assign(self._inner, self._done[lane].local)
         return replace(
             results,
             local_steps=sum(self._done[lane].num_steps for lane in lanes),
@@ -526,7 +538,8 @@ class LocalRounds:
                 changes[name] = change if _counts(value) else change * change.dtype.type(weight)
         self._participation.check(number, changes, is_finite=not numbers[_BAD])
         kept = {name: after[name] for name in self._kept}
-        return _Replica(changes, kept, num_steps, numbers)
+        local = {name: after[name] for name in self._local_names}
+        return _Replica(changes, kept, local, num_steps, numbers)
 
     def _zeros(self) -> NDArray[np.float64]:
         assert self._metric_names is not None
@@ -573,7 +586,7 @@ class LocalRounds:
         # Only of weights: a rounded second moment of an optimizer could become negative.
         rounded = {
             key: arrays.pop(key)
-            for name in self._step.trained
+            for name in self.trained
             if self._compression != "none" and arrays[key := f"c/{name}"].dtype == np.float32
         }
         if rounded:
@@ -622,7 +635,7 @@ class LocalRounds:
             for name, total in changes.items()
         }
         if self._outer is not None:
-            self._outer.apply({name: mean_changes.pop(name) for name in self._step.trained})
+            self._outer.apply({name: mean_changes.pop(name) for name in self.trained})
         after = {
             name: _narrowed(_widened(start[name]) + change, start[name].dtype)
             for name, change in mean_changes.items()
