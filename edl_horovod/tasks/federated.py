@@ -24,7 +24,7 @@ import numpy as np
 from edl_horovod.config.schema import FederatedConfig, JobConfig, LocalConfig
 from edl_horovod.errors import ConfigError, DataError, PartyError
 from edl_horovod.frameworks.base import CollectiveFailed, Collectives
-from edl_horovod.frameworks.values import Variable
+from edl_horovod.frameworks.values import EvaluationSums, Variable
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import CheckpointEvent, EventLog
 from edl_horovod.records.plan import DataPlan, Ids
@@ -139,6 +139,20 @@ class Party:
             received={"train.learning_rate": self._shared["train.learning_rate"]},
             hint="Lower train.learning_rate, or look for bad values in the data of this party.",
         )
+
+    def check_evaluation(self, number: int, sums: EvaluationSums) -> None:
+        """Refuse to send sums of the validation data that are not finite.
+
+        Raises:
+            PartyError: They are not.
+        """
+        if not np.isfinite(sums.vector).all():
+            raise PartyError(
+                f"After round {number}, the loss or a metric of the validation data of party"
+                f" {self.name!r} is not finite, so it takes no further part.",
+                received={"federated.party": self.name},
+                hint="Look for bad values in the validation_data of this party.",
+            )
 
     def check_fits(self, world: World, texts: Sequence[str], collectives: Collectives) -> None:
         """Check that all parties have the same settings, model and metrics.

@@ -116,9 +116,7 @@ def make_warm(
         held_out = opening.data(
             config.validation_data, loaded, Mode.EVALUATION, trained_columns=data.columns
         )
-        evaluator = Evaluator.of(
-            step.model, held_out, framework.collectives, is_of_party=party is not None
-        )
+        evaluator = Evaluator.of(step.model, held_out, framework.collectives, party=party)
         validation = Validation(evaluator, config.train, step.model_variables, events)
     if (files := model_to_begin_with(config)) is not None:
         with trained_model.naming_versions(files):
