@@ -262,6 +262,8 @@ class FederatedConfig:
     local_variables: list[str] = field(default_factory=list)
     """Globs for names of the model's variables that stay at each party, which has its own values of
     them, as *batch_norm* or head.*; the others are shared."""
+    share_metrics: bool = False
+    """Whether the other parties see the numbers of this party's evaluations beside its name."""
     parties: list[str] = field(default_factory=list)
     """The names of the parties that may join (federate)."""
     min_parties: int = 2
@@ -575,7 +577,7 @@ class JobConfig:
         if not federated.rounds:
             needing = ("fraction", "local_epochs", "local_steps", "proximal_mu", "round_seconds")
             defaults = FederatedConfig()
-            for key in (*needing, "weighting", "local_variables"):
+            for key in (*needing, "weighting", "local_variables", "share_metrics"):
                 value, default = getattr(federated, key), getattr(defaults, key)
                 check(value == default, f"federated.{key}", value, "needs federated.rounds")
             return

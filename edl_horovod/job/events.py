@@ -166,6 +166,8 @@ class EvaluationEvent(Event, kind="evaluation"):
     step: int
     metrics: dict[str, float]
     examples: int
+    parties: dict[str, dict[str, float]] | None = None
+    """The metrics of the parties that share them (`federated.share_metrics`), by name."""
 
 
 @dataclass(frozen=True, kw_only=True)

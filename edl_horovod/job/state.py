@@ -63,6 +63,8 @@ class JobState:
     num_resets: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     """The metrics of the last evaluation, or of the finished job."""
+    parties: dict[str, dict[str, float]] = field(default_factory=dict)
+    """The metrics of the last evaluation by party, of those that share them."""
     members: tuple[str, ...] = ()
     """Workers of the ring that was formed last."""
     workers: dict[str, WorkerState] = field(default_factory=dict)
@@ -199,7 +201,7 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
             recent = _recent(state, time, event.step)
             return replace(state, state="running", message="", recent=recent, **changes)
         case EvaluationEvent():
-            return replace(state, metrics=event.metrics)
+            return replace(state, metrics=event.metrics, parties=event.parties or {})
         case ProgressEvent():
             recent = _recent(state, time, event.records)
             rate = _records_per_second(recent)

@@ -130,6 +130,17 @@ class Evaluator:
             return sums
         return EvaluationSums.of(self._collectives.sum(sums.vector, "edl.evaluate"))
 
+    def by_party(self, sums: EvaluationSums, world: World) -> dict[str, dict[str, float]]:
+        """The numbers of the parties that share them, by name; all ranks call it.
+
+        Raises:
+            CollectiveFailed: A member was lost.
+        """
+        if self.party is None:
+            return {}
+        shared = self.party.evaluations(sums, world, self._collectives)
+        return {name: self.evaluation.values(of_party) for name, of_party in shared.items()}
+
     def from_leader(self, value: float, world: World) -> float:
         """Return the leader's value; all ranks call it after the same steps.
 
@@ -416,6 +427,7 @@ class Validation:
             party.check_evaluation(step, local)
         with membership.doing("waits", f"evaluation after step {step}", "evaluation"):
             sums = self._evaluator.over_ring(local, world)
+            parties = self._evaluator.by_party(local, world)
             if self._max_seconds:
                 now = time.monotonic()
                 # All ranks call it: the settings decide. Clocks differ, so the leader's time
@@ -431,7 +443,10 @@ class Validation:
         writes = world.is_leader or party is not None
         if writes and not (may_be_reported and self._was_reported(step)):
             examples = int(sums.num_examples)
-            self._events.write(EvaluationEvent(step=step, metrics=metrics, examples=examples))
+            event = EvaluationEvent(
+                step=step, metrics=metrics, examples=examples, parties=parties or None
+            )
+            self._events.write(event)
             if self.stopping is not None and self.stopping.is_over:
                 at, best = self.stopping.best
                 best_was = f"the best {self._metric} was {best:.4g}, at step {at:,}"

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 OWN_SETTINGS = frozenset(
     {
         *("listen", "local_epochs", "local_steps", "min_parties", "parties", "party"),
-        *("proximal_mu", "quorum", "round_seconds", "unencrypted"),
+        *("proximal_mu", "quorum", "round_seconds", "share_metrics", "unencrypted"),
     }
 )
 """The settings of `federated` that may differ between the parties of one training."""
@@ -102,6 +102,8 @@ class Party:
     def __init__(self, config: JobConfig) -> None:
         self._config, self._seed = config.federated, config.data_plan.seed
         self.name = config.federated.party
+        self.names = [self.name]
+        """The parties of the present ring, by rank."""
         self._shared = shared_settings(config)
 
     def contributed(
@@ -154,6 +156,28 @@ class Party:
                 hint="Look for bad values in the validation_data of this party.",
             )
 
+    def evaluations(
+        self, sums: EvaluationSums, world: World, collectives: Collectives
+    ) -> dict[str, EvaluationSums]:
+        """The sums of the parties that share them, by name; all parties call it.
+
+        Args:
+            sums: Those of this party, which are sent only if it shares them.
+            world: The ring.
+            collectives: Exchange the sums.
+
+        Raises:
+            CollectiveFailed: A member was lost.
+        """
+        rows = np.zeros((world.size, sums.vector.size))
+        if self._config.share_metrics:
+            rows[world.rank] = sums.vector
+        if not world.is_alone:
+            rows = collectives.sum(rows, "edl.evaluate.parties")
+        names = [self.name] if world.is_alone else self.names
+        shared = zip(names, map(EvaluationSums.of, rows), strict=True)
+        return {name: of_party for name, of_party in shared if of_party.num_examples}
+
     def check_fits(self, world: World, texts: Sequence[str], collectives: Collectives) -> None:
         """Check that all parties have the same settings, model and metrics.
 
@@ -178,6 +202,7 @@ class Party:
                 received={"federated.party": ", ".join(name or "''" for name in names)},
                 hint="Start each party by edl party. Without parties, train on one rank.",
             )
+        self.names = names
         settings = [f"{key}={value}" for key, value in self._shared.items()]
         difference = first_difference(collectives, [*settings, *texts])
         if difference is None:

@@ -105,6 +105,7 @@ def test_every_setting_can_be_set():
         "federated.local_steps": "0",
         "federated.round_seconds": "0",
         "federated.local_variables": "[]",
+        "federated.share_metrics": "false",
         "federated.fraction": "1",
         "federated.weighting": "examples",
         "federated.proximal_mu": "0",
