@@ -88,6 +88,8 @@ class EarlyStoppingConfig:
     """Whether `min` or `max` is better."""
     patience: int = 3
     """Evaluations without improvement after which training ends."""
+    threshold: float | None = None
+    """The value of the metric at which training ends, too: good enough; null for none."""
     min_delta: float = 0.0
     """Least difference that counts as an improvement."""
     restore_best: bool = False

@@ -273,6 +273,7 @@ class EarlyStopping:
             )
         self._config = config
         self._sign = 1.0 if config.mode == "min" else -1.0
+        self._threshold = -math.inf if config.threshold is None else self._sign * config.threshold
         self._stored = Array(astuple(_Seen()))
         self._weights = dict(weights) if config.restore_best else {}
         self._best_weights = {name: Array(value.numpy()) for name, value in self._weights.items()}
@@ -290,8 +291,9 @@ class EarlyStopping:
 
     @property
     def is_over(self) -> bool:
-        """Whether the patience is exhausted: so many evaluations were no better than the best."""
-        return self._seen.num_without_gain >= self._config.patience
+        """Whether the patience is exhausted, or an evaluation has reached the threshold."""
+        seen = self._seen
+        return seen.num_without_gain >= self._config.patience or seen.best <= self._threshold
 
     @property
     def best(self) -> tuple[int, float]:
@@ -309,7 +311,7 @@ class EarlyStopping:
     ) -> None:
         """Add an evaluation, reduced over the ring; all ranks call it."""
         value, seen = self._sign * metrics[self._config.metric], self._seen
-        if value < seen.best - self._config.min_delta:
+        if value < seen.best - self._config.min_delta or value <= self._threshold:
             seen = _Seen(value, best_step=step)
             self._best_sums.assign(sums)
             for name, best in self._best_weights.items():
