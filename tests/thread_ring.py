@@ -36,7 +36,8 @@ class RankCollectives:
         """Bytes that this rank has sent by `exchange` to others."""
 
     def sum(self, values, name):
-        return np.sum(self._ring.exchange(self._rank, values, name), axis=0)
+        rows = self._ring.exchange(self._rank, values, name)
+        return np.sum(rows, axis=0, dtype=values.dtype)
 
     def gather_rows(self, row, name):
         return np.array(self._ring.exchange(self._rank, row, name))

@@ -62,7 +62,9 @@ def settings_of_coordinator(aggregator: Path) -> Settings:
     """
     notes: list[str] = []
     read = _Aggregator(_Section.of(aggregator, notes))
-    federated: dict[str, Any] = {"parties": [f"party{number}" for number in range(read.num_parties)]}
+    federated: dict[str, Any] = {
+        "parties": [f"party{number}" for number in range(read.num_parties)]
+    }
     federated |= {"quorum": read.quorum, "listen": read.listen}
     return Settings({"federated": federated}, tuple(notes))
 

@@ -266,6 +266,13 @@ class FederatedConfig:
     them, as *batch_norm* or head.*; the others are shared."""
     share_metrics: bool = False
     """Whether the other parties see the numbers of this party's evaluations beside its name."""
+    secure_sums: bool = False
+    """Whether the parties mask what they send, so that each learns only the sum over all that train
+    in a round, which are three at least."""
+    secure_range: float = 32.0
+    """Largest change of any number of the model at a party in a round with secure sums. It sets how
+    exact these are: a mean of 32-bit numbers is rounded by the number of parties times this
+    divided by 2^31 at most."""
     parties: list[str] = field(default_factory=list)
     """The names of the parties that may join (federate)."""
     min_parties: int = 2
@@ -288,6 +295,8 @@ class FederatedConfig:
             check(
                 getattr(self, key) <= 1, f"federated.{key}", getattr(self, key), "must be at most 1"
             )
+        is_above = self.secure_range > 0 and math.isfinite(self.secure_range)
+        check(is_above, "federated.secure_range", self.secure_range, "must be above 0")
         is_one = not self.local_steps or self.local_epochs == 1
         rule = "must be left out with federated.local_steps"
         check(is_one, "federated.local_epochs", self.local_epochs, rule)
@@ -564,6 +573,7 @@ class JobConfig:
 
     def _check_federated(self) -> None:
         federated = self.federated
+        self._check_secure_sums()
         if self.task == "federate":
             check_given("job_dir", self.job_dir, "a directory for the coordinator")
             is_local = self.launch.kind == "local"
@@ -600,6 +610,27 @@ class JobConfig:
         check(not self.debug.ledger, "debug.ledger", self.debug.ledger, rule)
         check(self.launch.np == 1, "launch.np", self.launch.np, "must be 1: a party is one rank")
         check(self.data_plan.lanes in (0, 1), "data_plan.lanes", self.data_plan.lanes, rule)
+
+    def _check_secure_sums(self) -> None:
+        federated = self.federated
+        if not federated.secure_sums:
+            return
+        key, num = "federated.secure_sums", federated.least_parties
+        if self.task == "federate":
+            rule = "must be 3 or more with federated.secure_sums"
+            check(num >= 3, "federated.min_parties", federated.min_parties, rule)
+            return
+        check(self.task == "train", key, True, "is for federated trainings")
+        check(federated.rounds > 0, key, True, "needs federated.rounds")
+        rule = "is for edl party: one party alone has no sums"
+        check(bool(federated.party), key, True, rule)
+        rule = "must be none with federated.secure_sums, which sends all numbers with all digits"
+        check(self.train.compression == "none", "train.compression", self.train.compression, rule)
+        seconds = federated.round_seconds
+        rule = (
+            "must be 0 with federated.secure_sums: a sum to which late parties add nothing may be"
+        )
+        check(seconds == 0, "federated.round_seconds", seconds, f"{rule} that of two parties")
 
     @property
     def gpu_request(self) -> str:

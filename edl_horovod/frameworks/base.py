@@ -67,7 +67,10 @@ class Collectives(Protocol):
     """
 
     def sum(self, values: NDArray[Any], name: str) -> NDArray[Any]:
-        """Return the sum of the ranks' arrays, which have the same shape and type."""
+        """Return the sum of the ranks' arrays, which have the same shape and type.
+
+        Sums of integers wrap around: those of 32 bits are modulo 2^32.
+        """
 
     def gather_rows(self, row: Sequence[int], name: str) -> NDArray[np.int64]:
         """Gather one row of integers from each rank; shape (size, len(row)), in rank order."""

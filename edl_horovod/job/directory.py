@@ -95,6 +95,9 @@ class JobDir:
     logs = _Entry("logs", at_start=Cleanup.REMOVED)
     # The settings `resume` and `overwrite` decide about the checkpoints when a job starts.
     checkpoints = _Entry("checkpoints", is_of_workers=True)
+    # Kept without a checkpoint as well: a resumed training that begins again must not repeat a sum.
+    secure_round = _Entry("secure_round.json", is_of_workers=True)
+    """The last round for which this party has sent its part of a secure sum."""
     ledger = _Entry(
         "ledger",
         at_start=Cleanup.REMOVED_UNLESS_RESUMED,

@@ -58,6 +58,8 @@ def require_same_model(config: JobConfig, job_dir: JobDir) -> None:
 def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
     """Keep or remove an earlier training's checkpoints as `resume` and `overwrite` say.
 
+    With them goes the note of the last secure sum, which a training that begins again may repeat.
+
     It must be called before other files of the earlier job are removed. Tasks without checkpoints
     leave them alone.
 
@@ -77,7 +79,7 @@ def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
                 " step 0 where there is no checkpoint."
             ),
         )
-    if config.resume != "never" or not job_dir.checkpoints.exists():
+    if config.resume != "never":
         return
     if steps and not config.overwrite and not has_succeeded(job_dir):
         raise OutputError(
@@ -88,7 +90,9 @@ def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
                 " overwrite=true."
             ),
         )
-    checkpoint_files.remove_all(job_dir.checkpoints)
+    job_dir.secure_round.unlink(missing_ok=True)
+    if job_dir.checkpoints.exists():
+        checkpoint_files.remove_all(job_dir.checkpoints)
 
 
 def resume_hint(config: JobConfig, job_dir: JobDir) -> str:

@@ -26,12 +26,14 @@ from edl_horovod.errors import ConfigError, DataError, PartyError
 from edl_horovod.frameworks.base import CollectiveFailed, Collectives
 from edl_horovod.frameworks.values import EvaluationSums, Variable
 from edl_horovod.frameworks.world import World
+from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import CheckpointEvent, EventLog
 from edl_horovod.records.plan import DataPlan, Ids
 from edl_horovod.records.steps import NO_IDS
 from edl_horovod.ring.checkpoint import DamagedFile, read_tensors, write_tensors
-from edl_horovod.ring.state import first_difference, gathered_texts
+from edl_horovod.ring.state import NEVER, first_difference, gathered_texts
 from edl_horovod.tasks.local_rounds import Values
+from edl_horovod.tasks.secure_sums import LEAST_PARTIES, SecureSums
 
 log = logging.getLogger(__name__)
 
@@ -99,21 +101,68 @@ class PartyRounds:
 class Party:
     """This party among the others; implements `local_rounds.Participation`."""
 
-    def __init__(self, config: JobConfig) -> None:
+    def __init__(self, config: JobConfig, training: str = "") -> None:
+        """Begin as a party.
+
+        Args:
+            config: The settings of its training.
+            training: Distinguishes the training from others of this party.
+
+        Raises:
+            MissingDependency: Secure sums need a package that is not installed.
+        """
         self._config, self._seed = config.federated, config.data_plan.seed
         self.name = config.federated.party
         self.names = [self.name]
         """The parties of the present ring, by rank."""
         self._shared = shared_settings(config)
+        self.secure_sums: SecureSums | None = None
+        if self._config.secure_sums:
+            self.secure_sums = SecureSums(
+                self._config.secure_range,
+                note=JobDir.of(config).secure_round,
+                training=training,
+            )
 
     def contributed(
-        self, number: int, lanes: Sequence[int], done: Collection[int], collectives: Collectives
+        self,
+        number: int,
+        lanes: Sequence[int],
+        done: Collection[int],
+        collectives: Collectives | None,
     ) -> tuple[list[int], int]:
-        """Its lane, if it is drawn, or has computed the round before another party was lost."""
+        """Its lane, if it is drawn, or has computed the round before another party was lost.
+
+        With secure sums it is no lane if a party has sent its part of the round before.
+        """
+        least_drawn, last_round = 1, NEVER
+        if (secure_sums := self.secure_sums) is not None:
+            least_drawn, last_round = LEAST_PARTIES, secure_sums.last_round
         number_drawn = draw(self._seed, number, self.name)
+        row = [number_drawn, last_round]
         # All parties call it at the beginning of each round.
-        draws = collectives.gather_rows([number_drawn], "edl.rounds.draws")[:, 0]
-        num_drawn = max(1, math.ceil(round(self._config.fraction * len(draws), 6)))
+        rows = (
+            np.array([row])
+            if collectives is None
+            else collectives.gather_rows(row, "edl.rounds.draws")
+        )
+        draws = rows[:, 0]
+        # All parties have the same rows, so either all raise here or none, and all skip a round.
+        if len(rows) < least_drawn:
+            raise ConfigError(
+                f"Secure sums need {LEAST_PARTIES} parties, and the ring has {len(rows)}.",
+                received={"federated.secure_sums": True},
+                hint="Set federated.min_parties to 3 or more at edl federate: then parties wait for"
+                " others.",
+            )
+        if number <= rows[:, 1].max():
+            log.warning(
+                "round %d is skipped: parties have sent their parts of its secure sum already, and"
+                " the sum over other parties would show the difference",
+                number + 1,
+            )
+            return [], len(rows)
+        num_drawn = max(least_drawn, math.ceil(round(self._config.fraction * len(draws), 6)))
         is_drawn = int((draws < number_drawn).sum()) < num_drawn
         return (list(lanes) if is_drawn or done else []), len(draws)
 
@@ -125,14 +174,16 @@ class Party:
         """The weight of a party in the mean."""
         return num_examples if self._config.weighting == "examples" else float(num_examples > 0)
 
-    def check(self, number: int, changes: Values, *, is_finite: bool) -> None:
-        """Refuse to send values that are not finite.
+    def check(self, number: int, changes: Values, *, weight: float, is_finite: bool) -> None:
+        """Refuse to send values that are not finite, or beyond the range of secure sums.
 
         Raises:
-            PartyError: The change of a variable, a loss or a gradient is not finite.
+            PartyError: The change of a variable, a loss or a gradient is such a value.
         """
         bad = [name for name, change in changes.items() if not np.isfinite(change).all()]
         if is_finite and not bad:
+            if self.secure_sums is not None and weight:
+                self._check_range(number, changes, weight, self.secure_sums.value_range)
             return
         values = f"the change of {bad[0]}" if bad else "a loss or a gradient"
         raise PartyError(
@@ -178,6 +229,21 @@ class Party:
         shared = zip(names, map(EvaluationSums.of, rows), strict=True)
         return {name: of_party for name, of_party in shared if of_party.num_examples}
 
+    def _check_range(self, number: int, changes: Values, weight: float, value_range: float) -> None:
+        for name, change in changes.items():
+            # Integers are summed as they are.
+            largest = 0.0 if change.dtype.kind == "i" else np.abs(change).max(initial=0.0) / weight
+            if largest > value_range:
+                # The error is told to the other parties, so it does not say how large.
+                log.warning("the largest change of %s in a round is %g", name, largest)
+                raise PartyError(
+                    f"In round {number + 1}, the change of {name} of party {self.name!r} is beyond"
+                    " the range of secure sums, so it takes no further part.",
+                    received={"federated.secure_range": value_range},
+                    hint="Raise federated.secure_range at all parties, scale the features, or lower"
+                    " train.learning_rate.",
+                )
+
     def check_fits(self, world: World, texts: Sequence[str], collectives: Collectives) -> None:
         """Check that all parties have the same settings, model and metrics.
 
@@ -214,8 +280,8 @@ class Party:
                 f"Party {self.name!r} does not fit the others: it has"
                 f" {descriptions[world.rank]}, and party {names[_LEADER]!r} has {reference}.",
                 hint="Use the same model, settings and version of edl_horovod at all parties. Only"
-                " data, paths and federated.local_epochs, local_steps, round_seconds and proximal_mu"
-                " may differ.",
+                " data, paths and federated.local_epochs, local_steps, round_seconds, share_metrics"
+                " and proximal_mu may differ.",
             )
         raise CollectiveFailed(
             f"a party does not fit the others: {', '.join(names[rank] for rank in others)}"

@@ -30,6 +30,13 @@ from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Va
 from edl_horovod.records.plan import DataPlan, EpochOrder, Ids, StepSpans
 from edl_horovod.records.steps import NO_IDS
 from edl_horovod.tasks.compressed_sums import sum_compressed
+from edl_horovod.tasks.secure_sums import (
+    SecureSums,
+    from_fixed_point,
+    from_limbs,
+    to_fixed_point,
+    to_limbs,
+)
 
 Values = dict[str, NDArray[Any]]
 
@@ -209,21 +216,31 @@ finite."""
 class Participation(Protocol):
     """Decides which replicas a rank contributes to a round, and how much they count."""
 
+    @property
+    def secure_sums(self) -> SecureSums | None:
+        """Hides from the other ranks what this rank contributes; None if nothing has to."""
+
     def contributed(
-        self, number: int, lanes: Sequence[int], done: Collection[int], collectives: Collectives
+        self,
+        number: int,
+        lanes: Sequence[int],
+        done: Collection[int],
+        collectives: Collectives | None,
     ) -> tuple[list[int], int]:
         """The lanes of the replicas that this rank contributes, and the number of ranks.
 
-        All ranks of a ring call it at the beginning of each round.
+        All ranks of a ring call it at the beginning of each round. If no rank contributes, the
+        round changes nothing.
 
         Args:
             number: The round.
             lanes: The lanes of this rank.
             done: Lanes whose replicas it has computed already, in an attempt that a loss ended.
-            collectives: Exchange numbers over the ring.
+            collectives: Exchange numbers over the ring; None if this rank is alone.
 
         Raises:
             CollectiveFailed: A member was lost.
+            ConfigError: There are too few ranks.
         """
 
     def takes_step(self, seconds: float) -> bool:
@@ -232,12 +249,13 @@ class Participation(Protocol):
     def weight(self, num_examples: float) -> float:
         """The weight of a replica with these examples in the mean."""
 
-    def check(self, number: int, changes: Values, *, is_finite: bool) -> None:
+    def check(self, number: int, changes: Values, *, weight: float, is_finite: bool) -> None:
         """Look at what a replica has computed, before it is sent.
 
         Args:
             number: The round.
-            changes: The changes of its variables.
+            changes: The changes of its variables: times its weight, except for integers.
+            weight: Its weight in the mean.
             is_finite: Whether its losses and gradients are.
 
         Raises:
@@ -248,14 +266,22 @@ class Participation(Protocol):
 class VirtualReplicas:
     """The replicas of one job, each of which has one rank that contributes it."""
 
+    secure_sums: SecureSums | None = None
+
     def __init__(self, num_replicas: int) -> None:
         self._num_replicas = num_replicas
         self._id = int.from_bytes(os.urandom(7), "little")
 
     def contributed(
-        self, number: int, lanes: Sequence[int], done: Collection[int], collectives: Collectives
+        self,
+        number: int,
+        lanes: Sequence[int],
+        done: Collection[int],
+        collectives: Collectives | None,
     ) -> tuple[list[int], int]:
         """The replicas of this rank, without those that others have computed already."""
+        if collectives is None:
+            return list(lanes), 1
         row = [int(lane in done) for lane in range(self._num_replicas)]
         # All ranks call it at the beginning of each round.
         rows = collectives.gather_rows([*row, self._id], "edl.rounds.done")
@@ -275,7 +301,7 @@ class VirtualReplicas:
         """The examples."""
         return num_examples
 
-    def check(self, number: int, changes: Values, *, is_finite: bool) -> None:
+    def check(self, number: int, changes: Values, *, weight: float, is_finite: bool) -> None:
         """Do nothing: all ranks see in the sum what is not finite."""
 
 
@@ -406,11 +432,9 @@ class LocalRounds:
             self._try_metrics()
             with self.doing("waits", "which replicas are left", "exchange"):
                 own_lanes = [] if batch is None else list(batch.features.batches.lanes)
-                lanes, num_ranks = own_lanes, 1
-                if not is_alone:
-                    lanes, num_ranks = self._participation.contributed(
-                        number, own_lanes, self._done, self._collectives
-                    )
+                lanes, num_ranks = self._participation.contributed(
+                    number, own_lanes, self._done, None if is_alone else self._collectives
+                )
             began = time.monotonic()
             for lane in lanes:
                 if lane not in self._done:
@@ -429,7 +453,12 @@ class LocalRounds:
             self._is_waiting = True
             try:
                 # All ranks call it in each round, also those without replicas.
-                changes, slots, numbers = self._over_ring(changes, slots, numbers, num_ranks)
+                if (secure_sums := self._participation.secure_sums) is not None:
+                    changes, numbers = self._over_ring_securely(
+                        secure_sums, number, changes, numbers
+                    )
+                else:
+                    changes, slots, numbers = self._over_ring(changes, slots, numbers, num_ranks)
             finally:
                 self._is_waiting = False
         summed_at = time.monotonic()
@@ -536,7 +565,7 @@ class LocalRounds:
             if name not in self._unsummed:
                 change = _widened(value) - _widened(start[name])
                 changes[name] = change if _counts(value) else change * change.dtype.type(weight)
-        self._participation.check(number, changes, is_finite=not numbers[_BAD])
+        self._participation.check(number, changes, weight=weight, is_finite=not numbers[_BAD])
         kept = {name: after[name] for name in self._kept}
         local = {name: after[name] for name in self._local_names}
         return _Replica(changes, kept, local, num_steps, numbers)
@@ -594,22 +623,49 @@ class LocalRounds:
             totals |= sum_compressed(
                 rounded, self._collectives, self._compression, num_ranks=num_ranks, name=name
             )
-        for kind in sorted({value.dtype.name for value in arrays.values()}):
-            members = {n: v for n, v in arrays.items() if v.dtype.name == kind}
-            flat = np.concatenate([value.reshape(-1) for value in members.values()])
-            total = self._collectives.sum(flat, f"edl.rounds.{kind}")
-            ends = np.cumsum([value.size for value in members.values()])
-            parts = np.split(total, ends[:-1])
-            totals |= {
-                name: part.reshape(value.shape)
-                for (name, value), part in zip(members.items(), parts, strict=True)
-            }
+        totals |= _sum_by_type(arrays, self._collectives.sum)
         numbers = self._collectives.sum(numbers, "edl.rounds.numbers")
         return (
             {name: totals[f"c/{name}"] for name in changes},
             {name: totals[f"k/{name}"] for name in slots},
             numbers,
         )
+
+    def _over_ring_securely(
+        self,
+        secure_sums: SecureSums,
+        number: int,
+        changes: Values,
+        numbers: NDArray[np.float64],
+    ) -> tuple[Values, NDArray[np.float64]]:
+        """Do what `_over_ring` does, but show no rank what another one has."""
+        masks = secure_sums.masks(
+            number, contributes=numbers[_ACTIVE] > 0, collectives=self._collectives
+        )
+        if masks is None:
+            # All ranks call it, as none has masks. They send only whether they want a change.
+            flags = self._zeros()
+            flags[_WANTS_CHANGE] = numbers[_WANTS_CHANGE]
+            numbers = self._collectives.sum(flags, "edl.rounds.numbers")
+            return {name: np.zeros_like(value) for name, value in changes.items()}, numbers
+
+        def add_up(values: NDArray[Any], name: str) -> NDArray[Any]:
+            return self._collectives.sum(masks.add_to(values), name)
+
+        # All ranks call them, also those without replicas.
+        numbers = from_limbs(add_up(to_limbs(numbers), "edl.rounds.numbers"))
+        assert numbers[_ACTIVE] == masks.num_summands, "the masks do not cancel"
+        # No mean of changes is beyond the range, so no sum of changes times weights is beyond this.
+        bound = secure_sums.value_range * float(numbers[_WEIGHT])
+        integers = {
+            name: value if _counts(value) else to_fixed_point(value, bound)
+            for name, value in changes.items()
+        }
+        totals = _sum_by_type(integers, add_up)
+        return {
+            name: totals[name] if _counts(value) else from_fixed_point(totals[name], bound)
+            for name, value in changes.items()
+        }, numbers
 
     def _results(self, numbers: NDArray[np.float64]) -> StepSums:
         assert self._metric_names is not None
@@ -641,6 +697,22 @@ class LocalRounds:
             for name, change in mean_changes.items()
         }
         _assign(self._inner, after)
+
+
+def _sum_by_type(arrays: Values, add_up: Callable[[NDArray[Any], str], NDArray[Any]]) -> Values:
+    """Sum up arrays over the ring by `Collectives.sum`, one message for each type of number."""
+    totals: Values = {}
+    for kind in sorted({value.dtype.name for value in arrays.values()}):
+        members = {n: v for n, v in arrays.items() if v.dtype.name == kind}
+        flat = np.concatenate([value.reshape(-1) for value in members.values()])
+        total = add_up(flat, f"edl.rounds.{kind}")
+        ends = np.cumsum([value.size for value in members.values()])
+        parts = np.split(total, ends[:-1])
+        totals |= {
+            name: part.reshape(value.shape)
+            for (name, value), part in zip(members.items(), parts, strict=True)
+        }
+    return totals
 
 
 def _unwatched(state: str, phase: str, cause: str = "") -> AbstractContextManager[None]:

@@ -94,7 +94,7 @@ def make_warm(
         rounds = RoundBatches(data.make_batches, of_job, warmup=batches)
         stack.callback(rounds.close)
     elif config.federated.rounds:
-        party, local = Party(config), local_config(config.federated)
+        party, local = Party(config, identity.training), local_config(config.federated)
         variables = step.model_variables
         names = local_names(config.federated.local_variables, variables, step.trained)
         local_variables = LocalVariables(

@@ -1,7 +1,9 @@
 """Federated trainings as their operators start them: a coordinator, and parties with own data."""
 
+import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from edl_horovod import trained_model
 from edl_horovod.files.whole_file import read_json
+from edl_horovod.job.directory import JobDir
 from edl_horovod.records.chunks import Codec
 from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.trained_model.params import read_params
@@ -39,10 +42,10 @@ def write_data(folder, party, count, *, value=1.0):
 class Federation:
     """A coordinator and parties, each a command of its own."""
 
-    def __init__(self, folder, framework):
+    def __init__(self, folder, framework, *settings):
         self.folder, self._framework = folder, framework
         self.jobs, self.parties, self.port = [], {}, free_port()
-        self.coordinate()
+        self.coordinate(*settings)
 
     def coordinate(self, *settings):
         command = [sys.executable, "-m", "edl_horovod", "federate"]
@@ -117,10 +120,11 @@ class Federation:
 
 
 @pytest.fixture
-def federation(tmp_path, framework):
+def federation(tmp_path, framework, request):
+    """A coordinator without parties; a parameter has more of its settings."""
     for party, count in PARTIES.items():
         write_data(tmp_path / "data", party, count, value=1 + count / 100)
-    found = Federation(tmp_path, framework)
+    found = Federation(tmp_path, framework, *getattr(request, "param", ()))
     yield found
     found.close()
 
@@ -240,3 +244,51 @@ def test_parties_that_do_not_fit_are_told_why_and_the_others_go_on(federation):
     result = read_json(folder / "federation" / "result.json", dict, hint="")
     assert result["state"] == "finished"
     assert result["output"] == ""
+
+
+def kill_in_next_sum(job):
+    """Kill a party's worker soon after it has begun to send its part of a round's sum."""
+    note = JobDir(job.job_dir).secure_round
+    wait_until(note.exists, "the first sum", describe=job.describe)
+    pid = [e.event.pid for e in job.events("worker") if e.event.state == "started"][-1]
+    before, deadline = note.stat().st_mtime_ns, time.monotonic() + 60
+    while note.stat().st_mtime_ns == before:
+        assert time.monotonic() < deadline, job.describe()
+        time.sleep(0.0005)
+    os.kill(pid, signal.SIGKILL)
+
+
+def skipped_rounds(job):
+    messages = [e.event.message for e in job.events("log")]
+    return [message.split()[1] for message in messages if "is skipped" in message]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "federation", [["federated.min_parties=3", "federated.secure_sums=true"]], indirect=True
+)
+def test_a_party_killed_in_a_secure_sum_costs_all_the_round_and_comes_back(federation):
+    # A large model, so that the sum takes long enough to be broken.
+    settings = ["params.width=1000000", "train.learning_rate=1e-6", "federated.secure_sums=true"]
+    jobs = federation.join_all(*settings, "federated.rounds=12", "federated.local_steps=1")
+    for _ in range(5):  # The sum may be over when the signal arrives.
+        rings = len(federation.members())
+        kill_in_next_sum(federation.parties["west"])
+        wait_until(
+            lambda before=rings: len(federation.members()) > before,
+            "a ring with the party that has come back",
+            describe=federation.coordinator.describe,
+        )
+        step = max(e.event.step for e in jobs[0].events("step"))
+        federation.wait_for_step("north", step + 1)
+        if skipped_rounds(jobs[0]):
+            break
+    federation.succeed()
+    rounds = [skipped_rounds(job) for job in jobs]
+    assert len(rounds[0]) == 1
+    assert rounds[0] == rounds[1] == rounds[2]
+    federation.assert_same_weights(*PARTIES)
+    for job in jobs:
+        losses = {e.event.step: e.event.loss for e in job.events("step")}
+        assert losses[12] > 0
+        assert losses[int(rounds[0][0])] is None

@@ -109,6 +109,7 @@ def test_every_setting_can_be_set():
         "federated.fraction": "1",
         "federated.weighting": "examples",
         "federated.proximal_mu": "0",
+        "federated.secure_sums": "false",
         "federated.party": "''",
         "federated.quorum": "0.5",
         "federated.listen": "localhost:7100",

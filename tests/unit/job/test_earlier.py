@@ -43,6 +43,20 @@ def test_a_fresh_job_that_may_overwrite_removes_them(job_dir):
     assert steps(job_dir) == []
 
 
+def test_only_a_job_that_begins_again_forgets_for_which_round_it_sent_a_secure_sum(job_dir):
+    note = JobDir(job_dir).secure_round
+    note.touch()
+    for step in (5, 10):
+        settle_checkpoints(replace(CONFIG, resume="auto"), JobDir(job_dir))
+        assert note.exists()
+        # The last time there is no checkpoint to go on from.
+        checkpoint_files.path_of(job_dir / "checkpoints", step).unlink()
+    JobDir(job_dir).clear("at_start")
+    assert note.exists()
+    settle_checkpoints(CONFIG, JobDir(job_dir))
+    assert not note.exists()
+
+
 def test_what_the_user_put_beside_them_stays(job_dir):
     mine = job_dir / "checkpoints" / "best" / "step-000000005.safetensors"
     mine.parent.mkdir()

@@ -62,18 +62,31 @@ def source_of(name):
 class Rank:
     """A party's rank: its rounds, and what a synchronous training would do with its records."""
 
-    def __init__(self, name, collectives=None, *, labels=1.0, train=None, **federated):
-        job = training(
-            BATCH, train, federated=FederatedConfig(party=name, rounds=ROUNDS, **federated)
-        )
+    def __init__(
+        self,
+        name,
+        collectives=None,
+        *,
+        labels=1.0,
+        train=None,
+        job_dir="",
+        training_id="",
+        kind="float64",
+        **federated,
+    ):
+        self.has_examples = True
+        config = FederatedConfig(party=name, rounds=ROUNDS, **federated)
+        job = training(BATCH, train, job_dir=str(job_dir), federated=config)
         loaded = load_spec(str(ZOO), "line", params={})
         create_dataset = loaded.spec.create_dataset
 
         def relabelled(records, mode):
             features, values = create_dataset(records, mode)
-            return features, labels * values
+            end = None if self.has_examples else 0
+            return features[:end], labels * values[:end]
 
         loaded.spec.create_dataset = relabelled
+        loaded.spec.create_model = lambda: np.zeros((4, 1), kind)
         source = source_of(name)
         lanes, batch = num_lanes(job), training_batch(job)
         self.plan = plan_of(source, DataConfig(), num_lanes=lanes, is_training=True, **batch)
@@ -83,7 +96,8 @@ class Rank:
 
         self.plain_batches = batches()
         self.inner = CountingStep(loaded, self.plain_batches.element_spec, job, collectives)
-        self.party, rounds = Party(job), PartyRounds(self.plan, job.federated)
+        self.party = Party(job, training_id)
+        rounds = PartyRounds(self.plan, job.federated)
         config = local_config(job.federated)
         self.step = LocalRounds(self.inner, collectives, config, "none", self.party)
         self.batches = RoundBatches(batches, rounds, warmup=self.plain_batches)

@@ -40,6 +40,17 @@ def test_sums_are_those_of_all_ranks_and_leave_a_ranks_own_values_alone(world, f
     assert total.dtype == mine.dtype
 
 
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+def test_sums_of_integers_wrap_around(world, framework, kind):
+    shared = np.random.default_rng(5)
+    bits = np.iinfo(kind)
+    rows = shared.integers(bits.min, bits.max, (world.size, 100_001), kind, endpoint=True)
+    rows[:, :2] = [bits.max, bits.min]
+    total = framework.collectives.sum(rows[world.rank], f"test.wrap.{kind}")
+    np.testing.assert_array_equal(total, rows.sum(0, dtype=kind))
+    assert total.dtype == kind
+
+
 def test_rows_of_integers_are_gathered_in_the_order_of_the_ranks(world, framework):
     rows = framework.collectives.gather_rows([world.rank, -(2**62)], "test.rows")
     assert rows.tolist() == [[rank, -(2**62)] for rank in range(world.size)]

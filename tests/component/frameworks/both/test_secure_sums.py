@@ -1,0 +1,107 @@
+"""Secure sums of models of both frameworks: they train as they do with plain sums."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+
+from edl_horovod.config.schema import FederatedConfig
+from edl_horovod.frameworks.keras.framework import FRAMEWORK as KERAS
+from edl_horovod.frameworks.torch.framework import TorchFramework
+from edl_horovod.frameworks.values import Batch
+from edl_horovod.models.zoo import load_spec
+from edl_horovod.tasks.federated import Party, local_config
+from edl_horovod.tasks.local_rounds import LocalRounds
+from tests.component.frameworks.both.test_federated import (
+    BATCH,
+    SPEC,
+    ZOO,
+    NoReducer,
+    batch_of,
+)
+from tests.jobs import training
+from tests.thread_ring import Ring
+
+PARTIES, ROUNDS, STEPS, RANGE = 3, 3, 2, 32.0
+PARAMS = {"batch_norm": True}
+"""So that the model has variables that no optimizer changes; PyTorch's count batches as well."""
+
+
+def keras_step(job):
+    KERAS.begin(slot=0, seed=4)
+    loaded = load_spec(ZOO, "curve", params=PARAMS, plain_models=KERAS.plain_models)
+    return KERAS.step(loaded, SPEC, job), tf.constant
+
+
+def torch_step(job):
+    framework = TorchFramework(None, None, NoReducer)
+    framework.begin(slot=0, seed=4)
+    loaded = load_spec(ZOO, "torch_curve", params=PARAMS, plain_models=framework.plain_models)
+    return framework.step(loaded, batch_of(0, torch.from_numpy), job), torch.from_numpy
+
+
+@dataclass(frozen=True)
+class Round:
+    """The examples of a party's round."""
+
+    first: int
+    tensor: object
+    batches: "OneLane"
+
+    def steps_of(self, lane):
+        for number in range(STEPS):
+            yield batch_of(self.first + number, self.tensor)
+
+
+class OneLane:
+    lanes = range(1)
+
+
+def train(make_step, folder, *, secure_sums):
+    """Train parties; returns the results of the rounds, and the variables of each party."""
+    ring, parties = Ring(PARTIES), []
+    for at in range(PARTIES):
+        (folder / str(at)).mkdir(parents=True)
+        config = FederatedConfig(rounds=ROUNDS, party=f"p{at}", secure_sums=secure_sums)
+        job = training(BATCH, job_dir=str(folder / str(at)), federated=config)
+        step, tensor = make_step(job)
+        rounds = LocalRounds(step, ring.of(at), local_config(config), "none", Party(job))
+        parties.append((at, rounds, tensor))
+
+    def run(party):
+        at, rounds, tensor = party
+        results = []
+        for number in range(ROUNDS):
+            first = 100 * at + STEPS * number
+            batch = Batch(Round(first, tensor, OneLane()), None, 0)
+            results.append(rounds.step(batch, wants_change=False, is_alone=False, salt=0))
+        return results
+
+    with ThreadPoolExecutor(PARTIES) as pool:
+        results = list(pool.map(run, parties))
+    return results, [
+        [np.array(part.numpy()) for part in rounds.model_variables.values()]
+        for _, rounds, _ in parties
+    ]
+
+
+@pytest.mark.parametrize("make_step", [keras_step, torch_step])
+def test_a_model_trains_by_secure_sums_as_by_plain_ones(make_step, tmp_path):
+    results, variables = train(make_step, tmp_path / "plain", secure_sums=False)
+    secure_results, secure_variables = train(make_step, tmp_path / "secure", secure_sums=True)
+    for plain, secure in zip(results[0], secure_results[0], strict=True):
+        assert secure.num_examples == plain.num_examples == PARTIES * STEPS * BATCH
+        assert secure.loss == pytest.approx(plain.loss, rel=1e-4)
+        assert secure.metrics == pytest.approx(plain.metrics, rel=1e-4)
+    kinds = set()
+    for values in secure_variables:
+        for value, expected, first in zip(values, variables[0], secure_variables[0], strict=True):
+            kinds.add(value.dtype.kind)
+            # Adam divides by the size of a gradient, so that it enlarges what rounding changes.
+            np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-4)
+            np.testing.assert_array_equal(value, first)
+    assert "f" in kinds
+    assert ("i" in kinds) == (make_step is torch_step)
