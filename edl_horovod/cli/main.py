@@ -46,6 +46,11 @@ VERBS: Table[Verb] = Table(
         "init": _verb("Write a project to start from.", "init"),
         "prepare": _verb("Turn your own files into RecordIO files.", "prepare"),
         "party": _verb("Take part in a federated training with data of one's own.", "party"),
+        "import-ibm-fl": _verb(
+            "Print the settings that files of IBM Federated Learning stand for.",
+            "party",
+            "run_import",
+        ),
         "sql": _verb("Run statements in SQL that train models on tables and predict.", "sql"),
         "serve-sql": _verb("Run statements in SQL for clients of SQLFlow.", "serve_sql"),
         "image": _verb("Build the image of a model zoo, and push it.", "image"),

@@ -34,6 +34,7 @@ from edl_horovod.config.conf_files import NO_FILES, ConfigFiles, conf_dir
 from edl_horovod.config.fields import (
     FILE_LISTS,
     SET_BY_US,
+    dict_key_of,
     flat,
     is_within,
     needed,
@@ -61,6 +62,8 @@ _STARTS: dict[type, str] = {JobConfig: "config", PrepareConfig: "prepare", Image
 """The file of conf/ that each class starts from."""
 
 _MISSING = "???"
+_DEFAULT, _ENVIRONMENT = "default", "environment"
+"""Words for where a value came from, beside files, the command line and a program."""
 _HYDRA_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError)
 
 _SCHEMA = "edl_horovod_"
@@ -188,6 +191,8 @@ class _Composer:
             str(key): value for key, value in resolved_values.items() if value != _MISSING
         }
         try:
+            if "origins" in self._sorter.annotations:
+                values_by_name["origins"] = self._recorded(composed, sorted_settings)
             if expand := getattr(self._class, "EXPAND", None):
                 expand(values_by_name)
             self._check_needed(values_by_name)
@@ -207,8 +212,10 @@ class _Composer:
         """The settings as YAML, with comments."""
         sorted_settings = self._sort(overrides, {})
         tree = OmegaConf.to_container(self._compose(sorted_settings), resolve=False)
-        files_by_key = _origins(self.loader, self._name, sorted_settings.for_hydra)
         assert isinstance(tree, dict)
+        tree.pop("origins", None)  # They are the comments.
+        files = _origins(self.loader, self._name, sorted_settings.for_hydra)
+        files_by_key = {key: _shown_path(file) for key, file in files.items()}
         return "\n".join(self._lines(tree, "", sorted_settings, files_by_key))
 
     def _lines(
@@ -230,6 +237,26 @@ class _Composer:
             text = lines[0] if len(lines) == 1 else json.dumps(value, ensure_ascii=False)
             origin = self._origin(key, sorted_settings, files_by_key)
             yield f"{indent}{name}: {without_secrets(text)}  # {origin}"
+
+    def _recorded(self, composed: DictConfig, sorted_settings: SortedSettings) -> dict[str, str]:
+        """Where each setting came from, for the job's record; without those that are defaults."""
+        files = _origins(self.loader, self._name, sorted_settings.for_hydra)
+        files_by_key = {key: _recorded_path(file) for key, file in files.items()}
+        origins = {
+            key: self._origin(key, sorted_settings, files_by_key)
+            for key in self._sorter.annotations
+        }
+        plain = OmegaConf.to_container(composed, resolve=False)
+        assert isinstance(plain, dict)
+        for key, value in flat(plain):
+            setting = dict_key_of(key, self._sorter.annotations) or key
+            if "${oc.env:" in str(value) and not origins[setting].endswith(_ENVIRONMENT):
+                origins[setting] += f", {_ENVIRONMENT}"
+        if composed.model_spec:
+            # Its content becomes the setting model, and the name of the file is left out.
+            origins |= {"model": origins["model_spec"], "model_spec": _DEFAULT}
+            origins["model"] += f", {os.path.abspath(os.path.expanduser(composed.model_spec))}"
+        return {key: origin for key, origin in origins.items() if origin != _DEFAULT}
 
     def sweeper(
         self, overrides: Sequence[str], for_sweeper: Sequence[str]
@@ -280,9 +307,9 @@ class _Composer:
         parts = [file for name, file in files_by_key.items() if is_within(name, key)]
         if any(is_within(key, name) for name in sorted_settings.typed):
             parts = []
-        if sorted_settings.typed_as(key):
-            parts.append("command line")
-        return ", ".join(dict.fromkeys(parts)) or "default"
+        if source := sorted_settings.source_of(key):
+            parts.append(source)
+        return ", ".join(dict.fromkeys(parts)) or _DEFAULT
 
     def _sort(self, overrides: Sequence[str], values: Mapping[str, Any]) -> SortedSettings:
         try:
@@ -337,7 +364,7 @@ class _Composer:
         raw = OmegaConf.to_container(composed, resolve=False)
         assert isinstance(raw, dict)
         for key in SET_BY_US:
-            if (value := raw.get(key, "")) not in ("", _MISSING):
+            if (value := raw.get(key, "")) not in ("", {}, _MISSING):
                 raise self._sorter.unknown(
                     key, f"{key}={value}", location=self._location(key, sorted_settings)
                 )
@@ -386,7 +413,7 @@ class _Composer:
         except _HYDRA_ERRORS:
             return ""
         files = [file for name, file in files_by_key.items() if is_within(name, key)]
-        return f" It is set in {files[-1]}." if files else ""
+        return f" It is set in {_shown_path(files[-1])}." if files else ""
 
     def _explained(self, error: Exception, sorted_settings: SortedSettings) -> ConfigError:
         """A ConfigError for an error of Hydra, with the key, the user's text and the file."""
@@ -460,10 +487,10 @@ def _open_composer(config_class: type, verb: str, files: ConfigFiles) -> Iterato
         raise e.reworded(without_secrets) from None  # Its cause shows what was typed, too.
 
 
-def _origins(loader: ConfigLoader, config_name: str, overrides: Sequence[str]) -> dict[str, str]:
+def _origins(loader: ConfigLoader, config_name: str, overrides: Sequence[str]) -> dict[str, Path]:
     """The file that sets each key, by the key with dots; keys that no file sets are left out."""
     defaults = loader.compute_defaults_list(config_name, list(overrides), RunMode.RUN).defaults
-    files_by_key: dict[str, str] = {}
+    files_by_key: dict[str, Path] = {}
     for default in defaults:
         path = default.config_path or ""
         source = next((entry for entry in loader.get_sources() if entry.is_config(path)), None)
@@ -472,7 +499,7 @@ def _origins(loader: ConfigLoader, config_name: str, overrides: Sequence[str]) -
         content = OmegaConf.to_container(source.load_config(path).config, resolve=False)
         package = (default.package or "").removeprefix("_global_").strip(".")
         prefix = f"{package}." if package else ""
-        file = _shown_path(Path(source.path) / f"{path.removesuffix('.yaml')}.yaml")
+        file = Path(source.path) / f"{path.removesuffix('.yaml')}.yaml"
         files_by_key |= {key: file for key, _ in flat(content, prefix)}
     return files_by_key
 
@@ -510,9 +537,17 @@ def _check_for_sweeper(override: Override) -> None:
 
 def _shown_path(file: Path) -> str:
     """A file's path for people: our files from `conf/` on, others relative to the directory."""
+    is_ours = file.is_relative_to(conf_dir())
+    if not is_ours and file.is_relative_to(Path.cwd()):
+        return str(file.relative_to(Path.cwd()))
+    return _recorded_path(file)
+
+
+def _recorded_path(file: Path) -> str:
+    """A file's path in a job's record: our files from `conf/` on, others absolute."""
     if file.is_relative_to(conf_dir()):
         return f"conf/{file.relative_to(conf_dir())}"
-    return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
+    return os.path.abspath(file)
 
 
 @contextmanager

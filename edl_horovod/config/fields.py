@@ -20,7 +20,7 @@ REQUIRED: Any = dataclasses.MISSING
 FILE_LISTS = ("data", "validation_data")
 """Text settings that name several files with commas between."""
 
-SET_BY_US = ("task", "model_zoo_source", "model_zoo_commit")
+SET_BY_US = ("task", "model_zoo_source", "model_zoo_commit", "origins")
 """Keys of the schema that are not the user's to set."""
 
 _ELASTICDL_NAMES = {

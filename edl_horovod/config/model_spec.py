@@ -150,7 +150,7 @@ def expand(values: dict[str, Any]) -> None:
             received={"model_def": values["model_def"], "model.name": section.get("name", "")},
             hint="Leave one out.",
         )
-    values["model"] = section = _with_spec(section, Path.cwd())
+    values["model"] = section = with_spec(section, Path.cwd())
     check(section)
     if not values.get("framework"):
         values["framework"] = model_kinds()[section["name"]].framework
@@ -164,7 +164,7 @@ def read_section(file: Path) -> dict[str, Any]:
     Raises:
         ConfigError: The file cannot be read, or has no such section.
     """
-    content = _read(file, "model_spec")
+    content = read_mapping(file, "model_spec")
     section = content.pop("model", None)
     if not isinstance(section, Mapping):
         raise ConfigError(
@@ -179,7 +179,7 @@ def read_section(file: Path) -> dict[str, Any]:
             file,
             ", ".join(sorted(map(str, content))),
         )
-    return _with_spec(dict(section), file.parent)
+    return with_spec(dict(section), file.parent)
 
 
 def map_paths(spec: Mapping[str, Any], change: Callable[[str, str], str]) -> dict[str, Any]:
@@ -231,12 +231,16 @@ def section_of(framework: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, "path": f"{_MODULES}{kind.module}", "spec": dict(spec)}
 
 
-def _with_spec(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The section with its spec read, and its paths made absolute from a folder."""
+def with_spec(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The section with its spec read, and its paths made absolute from a folder.
+
+    Raises:
+        ConfigError: The file of the spec cannot be read, or the spec has a wrong key.
+    """
     spec = section.get("spec")
     if isinstance(spec, str) and spec and not _FUNCTION.fullmatch(spec):
         file = folder / os.path.expanduser(spec)
-        spec, folder = _read(file, "model.spec"), file.parent
+        spec, folder = read_mapping(file, "model.spec"), file.parent
     if not isinstance(spec, Mapping):
         return dict(section)
     if section.get("name") in model_kinds():
@@ -247,8 +251,12 @@ def _with_spec(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return {**section, "spec": dict(spec)}
 
 
-def _read(file: Path, key: str) -> dict[str, Any]:
-    """The keys and values of a YAML or JSON file."""
+def read_mapping(file: Path, key: str) -> dict[str, Any]:
+    """The keys and values of a YAML or JSON file, which the setting or flag `key` names.
+
+    Raises:
+        ConfigError: It cannot be read, or holds something else.
+    """
     try:
         text = file.read_text(encoding="utf-8")
         content = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)

@@ -162,13 +162,23 @@ class SortedSettings:
     """Keys with dots to values; OmegaConf resolves the interpolations that are left in them."""
     typed: dict[str, str] = field(default_factory=dict)
     """Keys to the text that the user typed, for errors."""
+    passed: set[str] = field(default_factory=set)
+    """Those of these keys whose values a program passed."""
     choices: list[str] = field(default_factory=list)
     """Choices of files, as the user typed them."""
 
     def typed_as(self, key: str) -> str:
         """The text that set a key, its section or the dict around it; empty if none was typed."""
-        names = [name for name in self.typed if is_within(key, name) or is_within(name, key)]
+        names = self._names(key)
         return self.typed[names[-1]] if names else ""
+
+    def source_of(self, key: str) -> str:
+        """Who set a key, `command line` or `program`; empty if it was not typed."""
+        names = self._names(key)
+        return ("program" if names[-1] in self.passed else "command line") if names else ""
+
+    def _names(self, key: str) -> list[str]:
+        return [name for name in self.typed if is_within(key, name) or is_within(name, key)]
 
 
 class Sorter:
@@ -213,6 +223,7 @@ class Sorter:
         self, key: str, value: Any, sorted_settings: SortedSettings, params: dict[str, Any]
     ) -> None:
         typed = sorted_settings.typed[key] = f"{key}={value}"
+        sorted_settings.passed.add(key)
         if dict_key_of(key, self.annotations) == "params":
             params_text.put(params, key, escaped(value), received=typed)
         elif key in self.annotations or dict_key_of(key, self.annotations):

@@ -88,6 +88,8 @@ class EarlyStoppingConfig:
     """Whether `min` or `max` is better."""
     patience: int = 3
     """Evaluations without improvement after which training ends."""
+    threshold: float | None = None
+    """The value of the metric at which training ends, too: good enough; null for none."""
     min_delta: float = 0.0
     """Least difference that counts as an improvement."""
     restore_best: bool = False
@@ -249,6 +251,9 @@ class FederatedConfig:
     local_steps: int = 0
     """Steps of a party in a round, of train.batch_size of its own records each; 0 takes
     `local_epochs`."""
+    round_seconds: float = 0.0
+    """Seconds of a round after which a party takes no further local step, and contributes what it
+    has; 0 for no bound."""
     fraction: float = 1.0
     """The share of the parties in the ring that train in a round, at least one."""
     weighting: Literal["examples", "equal"] = "examples"
@@ -256,6 +261,11 @@ class FederatedConfig:
     proximal_mu: float = 0.0
     """Weight mu of FedProx in each local step, which adds mu / 2 times the squared distance from
     the round's first weights to the loss."""
+    local_variables: list[str] = field(default_factory=list)
+    """Globs for names of the model's variables that stay at each party, which has its own values of
+    them, as *batch_norm* or head.*; the others are shared."""
+    share_metrics: bool = False
+    """Whether the other parties see the numbers of this party's evaluations beside its name."""
     secure_sums: bool = False
     """Whether the parties mask what they send, so that each learns only the sum over all that train
     in a round, which are three at least."""
@@ -280,7 +290,7 @@ class FederatedConfig:
 
     def __post_init__(self) -> None:
         check_least("federated", self, rounds=0, local_epochs=1, local_steps=0, fraction=0)
-        check_least("federated", self, proximal_mu=0, min_parties=1, quorum=0)
+        check_least("federated", self, proximal_mu=0, min_parties=1, quorum=0, round_seconds=0)
         for key in ("fraction", "quorum"):
             check(
                 getattr(self, key) <= 1, f"federated.{key}", getattr(self, key), "must be at most 1"
@@ -498,6 +508,8 @@ class JobConfig:
     kubernetes: KubernetesConfig = field(default_factory=KubernetesConfig)
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
+    origins: dict[str, str] = field(default_factory=dict, compare=False)
+    """Where each setting that is not a default came from, by key; set by the command."""
 
     EXPAND: ClassVar = staticmethod(model_section.expand)
     """Replaces settings that name a file of settings by its content, in composed values."""
@@ -577,8 +589,10 @@ class JobConfig:
             rule = "must be local for a federated training"
             check(self.launch.kind == "local", "launch.kind", self.launch.kind, rule)
         if not federated.rounds:
-            for key in ("fraction", "local_epochs", "local_steps", "proximal_mu", "weighting"):
-                value, default = getattr(federated, key), getattr(FederatedConfig, key)
+            needing = ("fraction", "local_epochs", "local_steps", "proximal_mu", "round_seconds")
+            defaults = FederatedConfig()
+            for key in (*needing, "weighting", "local_variables", "share_metrics"):
+                value, default = getattr(federated, key), getattr(defaults, key)
                 check(value == default, f"federated.{key}", value, "needs federated.rounds")
             return
         train, elastic = self.train, self.elastic
@@ -588,6 +602,10 @@ class JobConfig:
         rule = "must be left out of a federated training"
         check(train.local.steps == 0, "train.local.steps", train.local.steps, rule)
         check(train.batch_norm == "own", "train.batch_norm", train.batch_norm, rule)
+        restores_best = bool(federated.local_variables) and train.early_stopping.restore_best
+        rule = "must be false with federated.local_variables, whose best values are not kept"
+        check(not restores_best, "train.early_stopping.restore_best", True, rule)
+        rule = "must be left out of a federated training"
         check(elastic.batching == "global", "elastic.batching", elastic.batching, rule)
         check(not self.debug.ledger, "debug.ledger", self.debug.ledger, rule)
         check(self.launch.np == 1, "launch.np", self.launch.np, "must be 1: a party is one rank")
@@ -608,6 +626,11 @@ class JobConfig:
         check(bool(federated.party), key, True, rule)
         rule = "must be none with federated.secure_sums, which sends all numbers with all digits"
         check(self.train.compression == "none", "train.compression", self.train.compression, rule)
+        seconds = federated.round_seconds
+        rule = (
+            "must be 0 with federated.secure_sums: a sum to which late parties add nothing may be"
+        )
+        check(seconds == 0, "federated.round_seconds", seconds, f"{rule} that of two parties")
 
     @property
     def gpu_request(self) -> str:
@@ -618,9 +641,9 @@ class JobConfig:
         return request
 
     def public(self) -> "JobConfig":
-        """The settings without those that may hold a secret of the user."""
+        """The settings without those that may hold a secret of the user, and without origins."""
         kubernetes, slurm = replace(self.kubernetes, env={}), replace(self.slurm, setup=[])
-        return replace(self, kubernetes=kubernetes, slurm=slurm)
+        return replace(self, kubernetes=kubernetes, slurm=slurm, origins={})
 
     def trusts(self, kind: str) -> bool:
         """Whether the setting `trust` allows a kind of code: `changed`, `image` or `model`."""

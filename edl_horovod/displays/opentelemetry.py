@@ -1,4 +1,4 @@
-"""OpenTelemetry: the resets of a job and its checkpoints as spans of one trace, by its own SDK."""
+"""OpenTelemetry: a job's resets, their parts and checkpoints as spans of one trace, by its SDK."""
 
 import contextlib
 import os
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.displays.page.snapshot import Resets
 from edl_horovod.displays.runs import Run
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.job.events import CheckpointEvent, Event, OnEvents, Recorded, ResetEvent
@@ -37,14 +38,32 @@ def open_display(config: JobConfig) -> Iterator[OnEvents]:
     provider.add_span_processor(SimpleSpanProcessor(done))
     tracer, parent = provider.get_tracer("edl_horovod"), _parent(run.id)
 
+    resets, in_reset, sent = Resets(), parent, set[str]()
+
+    def add_span(name: str, within: Any, span: tuple[float, float], attributes: Any = None) -> Any:
+        """Add a span from a time to another one, in seconds since the epoch."""
+        began, until = (round(moment * 1e9) for moment in span)
+        added = tracer.start_span(name, within, start_time=began, attributes=attributes)
+        added.end(until)
+        return trace.set_span_in_context(added)
+
     def show(events: list[Recorded]) -> None:
+        nonlocal in_reset
         for recorded in run.new_events(events):
+            resets.add(recorded)
             if (part := _part(recorded.event)) is not None:
                 span_name, seconds, attributes = part
-                end = round(recorded.time * 1e9)
-                begin = end - round(seconds * 1e9)
-                span = tracer.start_span(span_name, parent, start_time=begin, attributes=attributes)
-                span.end(end)
+                span = (recorded.time - seconds, recorded.time)
+                context = add_span(span_name, parent, span, attributes)
+                if isinstance(recorded.event, ResetEvent):
+                    in_reset = context
+                    sent.clear()
+            # Some events about a reset come after its own.
+            parts = resets.newest[-1].parts if resets.newest else {}
+            for name, span in parts.items():
+                if name not in sent:
+                    add_span(name, in_reset, span)
+                    sent.add(name)
         spans = done.get_finished_spans()
         done.clear()
         # Sent here and not by a processor, which would not say whether they arrived.

@@ -154,7 +154,9 @@ def _training_facts(state: JobState) -> dict[str, str]:
         "epoch": f"{state.epoch + 1}" if state.step and not state.total_records else "",
         "loss": "" if state.loss is None else f"{state.loss:.4g}",
         "records/s": "" if state.records_per_second is None else f"{state.records_per_second:,.0f}",
+        "local steps": "" if state.local_steps is None else f"{state.local_steps:,} in a round",
         "metrics": metrics_text(state.metrics) if state.metrics else "",
+        **{f"metrics of {name}": metrics_text(state.parties[name]) for name in state.parties},
         "ring": f"{count(state.size, 'rank')}, generation {state.generation}, "
         f"{count(state.num_resets, 'reset')}",
         "spares": ", ".join(state.spares),

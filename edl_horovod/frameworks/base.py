@@ -194,8 +194,8 @@ class OuterOptimizer(Protocol):
         """Change the model's trained variables.
 
         Args:
-            changes: The mean change of each of `Step.trained`, by name, as real numbers of at least
-                32 bits.
+            changes: The mean change of some of `Step.trained`, by name, as real numbers of at least
+                32 bits. The others stay as they are.
         """
 
 

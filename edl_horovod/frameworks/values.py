@@ -227,6 +227,8 @@ class StepSums:
     """Sums of the metrics, which can be added over steps; the framework defines their meaning."""
     has_finite_gradients: bool = True
     """False if gradients were NaN or infinite; then no variable was changed."""
+    local_steps: int | None = field(default=None, compare=False)
+    """Local steps that this rank alone has done in a round; None for a step that is no round."""
     exchange_seconds: float = field(default=0.0, compare=False)
     """Time of this rank alone from the end of its own passes to the sums of all ranks."""
     apply_seconds: float = field(default=0.0, compare=False)

@@ -8,6 +8,8 @@ from typing import Any, BinaryIO
 
 _NAME = re.compile(r"step-(\d{9,})\.safetensors")
 _PARTIAL = re.compile(r"\.step-(\d{9,})\..*\.partial")
+_LOCAL = "local.safetensors"
+_LOCAL_OR_PARTIAL = re.compile(rf"{re.escape(_LOCAL)}|\.{re.escape(_LOCAL)}\..*\.partial")
 LENGTH_BYTES = 8
 """Size of the length of the header: a little-endian integer at the start of the file."""
 METADATA = "__metadata__"
@@ -17,6 +19,11 @@ METADATA = "__metadata__"
 def path_of(folder: Path, step: int) -> Path:
     """The file of one checkpoint."""
     return folder / f"step-{step:09d}.safetensors"
+
+
+def local_path_of(folder: Path) -> Path:
+    """The file of the variables that only this party of a federated training has."""
+    return folder / _LOCAL
 
 
 def steps_in(folder: Path) -> list[int]:
@@ -29,7 +36,10 @@ def steps_in(folder: Path) -> list[int]:
 
 
 def remove_all(folder: Path) -> None:
-    """Remove all checkpoints in a folder, and files of killed writers, but no other files."""
+    """Remove all checkpoints in a folder, and files of killed writers, but no other files.
+
+    The file of a party's own variables is removed, too.
+    """
     for path in folder.iterdir():
         if _is_ours(path):
             path.unlink(missing_ok=True)
@@ -41,7 +51,8 @@ def others_in(folder: Path) -> list[Path]:
 
 
 def _is_ours(path: Path) -> bool:
-    return any(pattern.fullmatch(path.name) for pattern in (_NAME, _PARTIAL))
+    patterns = (_NAME, _PARTIAL, _LOCAL_OR_PARTIAL)
+    return any(pattern.fullmatch(path.name) for pattern in patterns)
 
 
 def remove_older(folder: Path, written: int, *, keep: int) -> None:

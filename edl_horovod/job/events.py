@@ -155,6 +155,8 @@ class StepEvent(Event, kind="step"):
     size: int
     """Ranks in the ring."""
     metrics: dict[str, float]
+    local_steps: int | None = None
+    """Local steps that the rank which writes the event did in a round; None without rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +166,8 @@ class EvaluationEvent(Event, kind="evaluation"):
     step: int
     metrics: dict[str, float]
     examples: int
+    parties: dict[str, dict[str, float]] | None = None
+    """The metrics of the parties that share them (`federated.share_metrics`), by name."""
 
 
 @dataclass(frozen=True, kw_only=True)

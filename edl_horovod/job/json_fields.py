@@ -142,6 +142,12 @@ def _metrics(value: object) -> dict[str, float]:
     raise _WrongType
 
 
+def _metrics_by_name(value: object) -> dict[str, dict[str, float]]:
+    if isinstance(value, dict):
+        return {name: _metrics(metrics) for name, metrics in value.items()}
+    raise _WrongType
+
+
 _CHECKS: dict[Any, Callable[[object], Any]] = {
     str: _type_check(str),
     str | None: _type_check(str),
@@ -154,4 +160,5 @@ _CHECKS: dict[Any, Callable[[object], Any]] = {
     tuple[int, ...]: _tuple_check(_count),
     dict[str, float]: _metrics,
     dict[str, float] | None: _metrics,
+    dict[str, dict[str, float]] | None: _metrics_by_name,
 }

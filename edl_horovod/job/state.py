@@ -55,12 +55,16 @@ class JobState:
     made: int | None = None
     """Records made, where `records` counts the files of `prepare`."""
     records_per_second: float | None = None
+    local_steps: int | None = None
+    """Local steps of the last round; None without rounds."""
     size: int = 0
     """Ranks in the ring."""
     generation: int = 0
     num_resets: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     """The metrics of the last evaluation, or of the finished job."""
+    parties: dict[str, dict[str, float]] = field(default_factory=dict)
+    """The metrics of the last evaluation by party, of those that share them."""
     members: tuple[str, ...] = ()
     """Workers of the ring that was formed last."""
     workers: dict[str, WorkerState] = field(default_factory=dict)
@@ -192,11 +196,12 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
             )
         case StepEvent():
             names = ("step", "epoch", "loss", "records_per_second", "size", "total_steps")
+            names += ("local_steps",)
             changes = {name: getattr(event, name) for name in names}
             recent = _recent(state, time, event.step)
             return replace(state, state="running", message="", recent=recent, **changes)
         case EvaluationEvent():
-            return replace(state, metrics=event.metrics)
+            return replace(state, metrics=event.metrics, parties=event.parties or {})
         case ProgressEvent():
             recent = _recent(state, time, event.records)
             rate = _records_per_second(recent)

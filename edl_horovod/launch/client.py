@@ -1,7 +1,8 @@
 """The client for jobs on this machine and in clusters: list, watch, wait for and change them."""
 
+import functools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from edl_horovod.displays.page.snapshot import Source
@@ -12,6 +13,7 @@ from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine,
 from edl_horovod.supervisor.run import JobResult
 
 if TYPE_CHECKING:
+    from edl_horovod.displays.page.folder import ListedJob, ListJobs
     from edl_horovod.displays.page.server import Dashboard
 
 Name = str | os.PathLike[str]
@@ -71,22 +73,8 @@ class Client:
             all_namespaces: Whether to list the jobs in all namespaces of the cluster.
         """
         paths = [os.fspath(folder) for folder in folders or ()]
-        rows: list[JobRow] = []
-        listed: set[type[Jobs]] = set()
-        missing: list[NoCluster | MissingDependency] = []
-        for kind, launch_target in self._targets():
-            if launch_target.is_detached == (folders is None):
-                try:
-                    jobs = self._open(kind)
-                    # Targets may share their jobs, as those of this machine do.
-                    if type(jobs) not in listed:
-                        rows += jobs.list(paths, all_namespaces=all_namespaces)
-                        listed.add(type(jobs))
-                except (NoCluster, MissingDependency) as error:
-                    missing.append(error)
-        if missing and not listed:
-            raise missing[-1]
-        return rows
+        listed = self._open_all(are_detached=folders is None).values()
+        return [row for jobs in listed for row in jobs.list(paths, all_namespaces=all_namespaces)]
 
     def status(self, job: Name, *, is_brief: bool = False) -> JobStatus:
         """Return the state and progress of a job, and what it waits for.
@@ -147,11 +135,14 @@ class Client:
         jobs, name = self._find(job)
         return jobs.source(name)
 
-    def dashboard(self, job: Name, *, host: str = "127.0.0.1", port: int = 0) -> "Dashboard":
+    def dashboard(
+        self, job: Name | None = None, *, host: str = "127.0.0.1", port: int = 0
+    ) -> "Dashboard":
         """Open a dashboard, listening at `url`; the caller calls its `serve()` and closes it.
 
         Args:
-            job: The directory or the name of a job, or a folder with jobs.
+            job: The directory or the name of a job, or a folder with jobs; None for all jobs below
+                the current folder and in clusters.
             host: Address to listen on.
             port: Port to listen on; 0 for any free one.
 
@@ -162,7 +153,9 @@ class Client:
         from edl_horovod.displays.page.server import Dashboard
         from edl_horovod.launch.local_jobs import folder_of
 
-        shown = folder_of(os.fspath(job)) or self.source(job)
+        elsewhere = self._elsewhere() if job is None else None
+        path = os.curdir if job is None else os.fspath(job)
+        shown = folder_of(path, elsewhere) or self.source(path)
         return Dashboard(shown, host=host, port=port)
 
     def is_here(self, job: Name) -> bool:
@@ -298,6 +291,50 @@ class Client:
         """
         jobs, name = self._find(job)
         return jobs.delete(name, is_dry_run=is_dry_run)
+
+    def _elsewhere(self) -> "Mapping[str, ListJobs]":
+        """What lists the jobs that run elsewhere, for a page; nothing where no cluster is known.
+
+        Raises:
+            NoCluster: None is configured, though a place in one was given.
+            MissingDependency: The client of the only cluster is not installed.
+        """
+        from edl_horovod.displays.page.folder import ListedJob
+
+        def list_jobs(jobs: Jobs) -> "Iterator[ListedJob]":
+            for row in jobs.list():
+                yield ListedJob(row.job, row.snapshot(), functools.partial(jobs.source, row.job))
+
+        try:
+            opened = self._open_all(are_detached=True)
+        except (NoCluster, MissingDependency):
+            if self._place:
+                raise
+            return {}
+        return {kind: functools.partial(list_jobs, jobs) for kind, jobs in opened.items()}
+
+    def _open_all(self, *, are_detached: bool) -> dict[str, Jobs]:
+        """The jobs of all launch targets here, or of those elsewhere that can be opened.
+
+        Raises:
+            NoCluster: None can be opened, as no cluster is configured.
+            MissingDependency: None can be opened, as a client is not installed.
+        """
+        opened: dict[str, Jobs] = {}
+        missing: list[NoCluster | MissingDependency] = []
+        for kind, launch_target in self._targets():
+            if launch_target.is_detached == are_detached:
+                try:
+                    jobs = self._open(kind)
+                except (NoCluster, MissingDependency) as error:
+                    missing.append(error)
+                else:
+                    # Targets may share their jobs, as those of this machine do.
+                    if all(type(jobs) is not type(other) for other in opened.values()):
+                        opened[kind] = jobs
+        if missing and not opened:
+            raise missing[-1]
+        return opened
 
     def _find(self, job: Name) -> tuple[Jobs, str]:
         """Return the jobs of the first launch target whose job this is, and the name."""

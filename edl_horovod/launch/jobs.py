@@ -1,6 +1,7 @@
 """The interface to launched jobs, wherever they run, and their rows, states and lines."""
 
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from typing import Any
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
-from edl_horovod.displays.page.snapshot import Source
+from edl_horovod.displays.page.snapshot import JobSnapshot, Source
 from edl_horovod.displays.text import count
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.events import OnEvents, Recorded, fields_of
@@ -38,6 +39,17 @@ class JobRow:
     """Number of steps of the whole job; 0 until it is known."""
     created: float
     """Seconds since the epoch."""
+
+    def snapshot(self) -> JobSnapshot:
+        """The same for a page that lists jobs."""
+        details = TargetDetails(
+            state=self.state,
+            message=self.message,
+            created=self.created,
+            summary=f"{self.num_ready} of {self.num_wanted}",
+        )
+        progress = JobState(step=self.step or 0, total_steps=self.total_steps)
+        return JobSnapshot(time=time.time(), state=progress, details=details, began=self.created)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from edl_horovod.supervisor.plan import LOCAL_HOST
 from edl_horovod.supervisor.run import STOP_SECONDS, JobResult
 
 if TYPE_CHECKING:
-    from edl_horovod.displays.page.folder import Folder
+    from edl_horovod.displays.page.folder import Folder, ListJobs
 
 __all__ = ["LocalJobs", "directory_of", "folder_of", "is_ours", "read_logs"]
 
@@ -195,11 +195,15 @@ class LocalJobs(Jobs):
         )
 
 
-def folder_of(path: str) -> "Folder | None":
+def folder_of(path: str, elsewhere: "Mapping[str, ListJobs] | None" = None) -> "Folder | None":
     """The jobs below a directory that is not a job's; None where that cannot be meant.
 
     A directory without jobs may have the name of a job in a cluster, unless it is a path, and a job
     may start in it later.
+
+    Args:
+        path: The directory.
+        elsewhere: Lists jobs that are shown beside them, by the kind of place.
     """
     if not os.path.isdir(path) or is_ours(path):
         return None
@@ -215,6 +219,7 @@ def folder_of(path: str) -> "Folder | None":
         # The folder itself is not listed if it becomes a job's.
         find=lambda: sorted({os.path.relpath(job, path) for job in _jobs_below(path)} - {"."}),
         open_source=lambda job: DirectorySource(JobDir(Path(path) / job)),
+        elsewhere=elsewhere,
     )
 
 

@@ -41,6 +41,7 @@ _WITHOUT_EFFECT = (
     *TARGET_SECTIONS,
     "model_zoo_source",
     "model_zoo_commit",
+    "origins",
 )
 """Settings and sections that do not affect a result, so an earlier one stays valid."""
 _INPUTS = "inputs.json"

@@ -31,6 +31,7 @@ from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.spec import Mode
+from edl_horovod.tasks.federated import Party
 from edl_horovod.tasks.opening import OpenData, Opening
 from edl_horovod.tasks.progress import report_records
 
@@ -63,7 +64,7 @@ class Evaluator:
         plan: DataPlan,
         collectives: Collectives,
         *,
-        is_of_party: bool = False,
+        party: Party | None = None,
     ) -> None:
         """Prepare; `restart` begins to read.
 
@@ -72,15 +73,15 @@ class Evaluator:
             batches: The batches of the data set, in `Mode.EVALUATION`.
             plan: The plan of the data set, not shuffled.
             collectives: The ring's collectives.
-            is_of_party: Whether each rank has a data set of its own, of which it reads all, and
-                files of its own.
+            party: The party that this rank is. Each then has a data set of its own, of which it
+                reads all, and files of its own.
         """
-        self.evaluation, self.plan, self.is_of_party = evaluation, plan, is_of_party
+        self.evaluation, self.plan, self.party = evaluation, plan, party
         self._batches, self._collectives = batches, collectives
 
     @classmethod
     def of(
-        cls, model: Model, data: OpenData, collectives: Collectives, *, is_of_party: bool = False
+        cls, model: Model, data: OpenData, collectives: Collectives, *, party: Party | None = None
     ) -> Self:
         """Create the evaluator of a model on data that was opened in `Mode.EVALUATION`.
 
@@ -88,7 +89,7 @@ class Evaluator:
             UserCodeError: The spec's loss or metrics cannot be built for these examples.
         """
         evaluation = model.evaluation(data.batches.element_spec)
-        return cls(evaluation, data.batches, data.plan, collectives, is_of_party=is_of_party)
+        return cls(evaluation, data.batches, data.plan, collectives, party=party)
 
     @property
     def num_steps(self) -> int:
@@ -98,7 +99,7 @@ class Evaluator:
     def restart(self, world: World, first_step: int) -> None:
         """Read this rank's lanes from a step on."""
         num_lanes = self.plan.num_lanes
-        lanes = range(num_lanes) if self.is_of_party else world.lanes(num_lanes)
+        lanes = world.lanes(num_lanes) if self.party is None else range(num_lanes)
         self._batches.restart(lanes, first_step, self.num_steps)
 
     def local_sums(self, num_steps: int, membership: Membership) -> EvaluationSums:
@@ -128,6 +129,17 @@ class Evaluator:
         if world.is_alone:
             return sums
         return EvaluationSums.of(self._collectives.sum(sums.vector, "edl.evaluate"))
+
+    def by_party(self, sums: EvaluationSums, world: World) -> dict[str, dict[str, float]]:
+        """The numbers of the parties that share them, by name; all ranks call it.
+
+        Raises:
+            CollectiveFailed: A member was lost.
+        """
+        if self.party is None:
+            return {}
+        shared = self.party.evaluations(sums, world, self._collectives)
+        return {name: self.evaluation.values(of_party) for name, of_party in shared.items()}
 
     def from_leader(self, value: float, world: World) -> float:
         """Return the leader's value; all ranks call it after the same steps.
@@ -261,6 +273,7 @@ class EarlyStopping:
             )
         self._config = config
         self._sign = 1.0 if config.mode == "min" else -1.0
+        self._threshold = -math.inf if config.threshold is None else self._sign * config.threshold
         self._stored = Array(astuple(_Seen()))
         self._weights = dict(weights) if config.restore_best else {}
         self._best_weights = {name: Array(value.numpy()) for name, value in self._weights.items()}
@@ -278,8 +291,9 @@ class EarlyStopping:
 
     @property
     def is_over(self) -> bool:
-        """Whether the patience is exhausted: so many evaluations were no better than the best."""
-        return self._seen.num_without_gain >= self._config.patience
+        """Whether the patience is exhausted, or an evaluation has reached the threshold."""
+        seen = self._seen
+        return seen.num_without_gain >= self._config.patience or seen.best <= self._threshold
 
     @property
     def best(self) -> tuple[int, float]:
@@ -297,7 +311,7 @@ class EarlyStopping:
     ) -> None:
         """Add an evaluation, reduced over the ring; all ranks call it."""
         value, seen = self._sign * metrics[self._config.metric], self._seen
-        if value < seen.best - self._config.min_delta:
+        if value < seen.best - self._config.min_delta or value <= self._threshold:
             seen = _Seen(value, best_step=step)
             self._best_sums.assign(sums)
             for name, best in self._best_weights.items():
@@ -405,11 +419,17 @@ class Validation:
         Raises:
             CollectiveFailed: A member was lost.
             DataError: The data gave no examples.
+            PartyError: This party's loss or a metric is not finite.
         """
+        num_steps = self._evaluator.num_steps
         self._evaluator.restart(world, 0)
-        local = self._evaluator.local_sums(self._evaluator.num_steps, membership)
+        local, party = self._evaluator.local_sums(num_steps, membership), self._evaluator.party
+        if party is not None:
+            # Before the sum, which would spoil the numbers of all.
+            party.check_evaluation(step, local)
         with membership.doing("waits", f"evaluation after step {step}", "evaluation"):
             sums = self._evaluator.over_ring(local, world)
+            parties = self._evaluator.by_party(local, world)
             if self._max_seconds:
                 now = time.monotonic()
                 # All ranks call it: the settings decide. Clocks differ, so the leader's time
@@ -422,10 +442,13 @@ class Validation:
             self._counted_until = now
         if self.stopping is not None:
             self.stopping.after_evaluation(step, metrics, sums.vector)
-        writes = world.is_leader or self._evaluator.is_of_party
+        writes = world.is_leader or party is not None
         if writes and not (may_be_reported and self._was_reported(step)):
             examples = int(sums.num_examples)
-            self._events.write(EvaluationEvent(step=step, metrics=metrics, examples=examples))
+            event = EvaluationEvent(
+                step=step, metrics=metrics, examples=examples, parties=parties or None
+            )
+            self._events.write(event)
             if self.stopping is not None and self.stopping.is_over:
                 at, best = self.stopping.best
                 best_was = f"the best {self._metric} was {best:.4g}, at step {at:,}"

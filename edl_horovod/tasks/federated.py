@@ -12,20 +12,25 @@ MLSys 2020.
 import hashlib
 import logging
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from fnmatch import fnmatchcase
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edl_horovod.config.schema import FederatedConfig, JobConfig, LocalConfig
-from edl_horovod.errors import ConfigError, PartyError
+from edl_horovod.errors import ConfigError, DataError, PartyError
 from edl_horovod.frameworks.base import CollectiveFailed, Collectives
+from edl_horovod.frameworks.values import EvaluationSums, Variable
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.directory import JobDir
+from edl_horovod.job.events import CheckpointEvent, EventLog
 from edl_horovod.records.plan import DataPlan, Ids
 from edl_horovod.records.steps import NO_IDS
+from edl_horovod.ring.checkpoint import DamagedFile, read_tensors, write_tensors
 from edl_horovod.ring.state import NEVER, first_difference, gathered_texts
 from edl_horovod.tasks.local_rounds import Values
 from edl_horovod.tasks.secure_sums import LEAST_PARTIES, SecureSums
@@ -35,7 +40,7 @@ log = logging.getLogger(__name__)
 OWN_SETTINGS = frozenset(
     {
         *("listen", "local_epochs", "local_steps", "min_parties", "parties", "party"),
-        *("proximal_mu", "quorum", "unencrypted"),
+        *("proximal_mu", "quorum", "round_seconds", "share_metrics", "unencrypted"),
     }
 )
 """The settings of `federated` that may differ between the parties of one training."""
@@ -108,6 +113,8 @@ class Party:
         """
         self._config, self._seed = config.federated, config.data_plan.seed
         self.name = config.federated.party
+        self.names = [self.name]
+        """The parties of the present ring, by rank."""
         self._shared = shared_settings(config)
         self.secure_sums: SecureSums | None = None
         if self._config.secure_sums:
@@ -159,6 +166,10 @@ class Party:
         is_drawn = int((draws < number_drawn).sum()) < num_drawn
         return (list(lanes) if is_drawn or done else []), len(draws)
 
+    def takes_step(self, seconds: float) -> bool:
+        """Whether the round's time is not over."""
+        return not self._config.round_seconds or seconds < self._config.round_seconds
+
     def weight(self, num_examples: float) -> float:
         """The weight of a party in the mean."""
         return num_examples if self._config.weighting == "examples" else float(num_examples > 0)
@@ -181,6 +192,42 @@ class Party:
             received={"train.learning_rate": self._shared["train.learning_rate"]},
             hint="Lower train.learning_rate, or look for bad values in the data of this party.",
         )
+
+    def check_evaluation(self, number: int, sums: EvaluationSums) -> None:
+        """Refuse to send sums of the validation data that are not finite.
+
+        Raises:
+            PartyError: They are not.
+        """
+        if not np.isfinite(sums.vector).all():
+            raise PartyError(
+                f"After round {number}, the loss or a metric of the validation data of party"
+                f" {self.name!r} is not finite, so it takes no further part.",
+                received={"federated.party": self.name},
+                hint="Look for bad values in the validation_data of this party.",
+            )
+
+    def evaluations(
+        self, sums: EvaluationSums, world: World, collectives: Collectives
+    ) -> dict[str, EvaluationSums]:
+        """The sums of the parties that share them, by name; all parties call it.
+
+        Args:
+            sums: Those of this party, which are sent only if it shares them.
+            world: The ring.
+            collectives: Exchange the sums.
+
+        Raises:
+            CollectiveFailed: A member was lost.
+        """
+        rows = np.zeros((world.size, sums.vector.size))
+        if self._config.share_metrics:
+            rows[world.rank] = sums.vector
+        if not world.is_alone:
+            rows = collectives.sum(rows, "edl.evaluate.parties")
+        names = [self.name] if world.is_alone else self.names
+        shared = zip(names, map(EvaluationSums.of, rows), strict=True)
+        return {name: of_party for name, of_party in shared if of_party.num_examples}
 
     def _check_range(self, number: int, changes: Values, weight: float, value_range: float) -> None:
         for name, change in changes.items():
@@ -221,6 +268,7 @@ class Party:
                 received={"federated.party": ", ".join(name or "''" for name in names)},
                 hint="Start each party by edl party. Without parties, train on one rank.",
             )
+        self.names = names
         settings = [f"{key}={value}" for key, value in self._shared.items()]
         difference = first_difference(collectives, [*settings, *texts])
         if difference is None:
@@ -232,11 +280,117 @@ class Party:
                 f"Party {self.name!r} does not fit the others: it has"
                 f" {descriptions[world.rank]}, and party {names[_LEADER]!r} has {reference}.",
                 hint="Use the same model, settings and version of edl_horovod at all parties. Only"
-                " data, paths and federated.local_epochs, local_steps and proximal_mu may differ.",
+                " data, paths and federated.local_epochs, local_steps, round_seconds, share_metrics"
+                " and proximal_mu may differ.",
             )
         raise CollectiveFailed(
             f"a party does not fit the others: {', '.join(names[rank] for rank in others)}"
         )
+
+
+class LocalVariables:
+    """The variables of a party that no other party sees, and the file on its disk that keeps them.
+
+    The file has the values after the last round that the party has done. It is replaced as a whole
+    after each round.
+    """
+
+    def __init__(
+        self, variables: Mapping[str, Variable], file: Path, *, training: str, events: EventLog
+    ) -> None:
+        """Prepare; no file is read or written yet.
+
+        Args:
+            variables: The variables by name; none if the parties share all.
+            file: The file.
+            training: Distinguishes the federated training from others.
+            events: Receives an event if the file cannot be written.
+        """
+        self._variables, self._file = dict(variables), file
+        self._training, self._events = training, events
+
+    def restore(self) -> None:
+        """Set the variables to the values in the file; without one they keep those of the model.
+
+        Raises:
+            ConfigError: The file belongs to another federated training.
+            DataError: It cannot be used.
+        """
+        if not (self._variables and self._file.exists()):
+            return
+        try:
+            tensors, facts = read_tensors(self._file)
+        except (OSError, DamagedFile) as error:
+            raise self._unusable(str(error)) from error
+        if facts["training"] != self._training:
+            raise ConfigError(
+                f"{self._file} belongs to another federated training.",
+                received={"--party-token": self._training or "none"},
+                hint="Join that training again, or start over with resume=never overwrite=true.",
+            )
+        saved, expected = (
+            {(name, value.dtype.name, tuple(value.shape)) for name, value in values.items()}
+            for values in (tensors, self._variables)
+        )
+        if difference := sorted(name for name, *_ in saved ^ expected):
+            raise self._unusable(f"the variable {difference[0]} in it is not that of the model")
+        for name, variable in self._variables.items():
+            variable.assign(tensors[name])
+        log.info("restored federated.local_variables after round %s", facts["round"])
+
+    def save(self, number: int) -> None:
+        """Write the values after a round; if that fails, an event says so and training goes on."""
+        if not self._variables:
+            return
+        values = {name: np.array(variable.numpy()) for name, variable in self._variables.items()}
+        facts = {"round": str(number), "training": self._training}
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_tensors(self._file, values, facts)
+        except OSError as error:
+            message = f"lacks federated.local_variables: {error}. Training goes on; check the disk"
+            log.warning("%s cannot be written: %s", self._file, error)
+            self._events.write(CheckpointEvent(state="failed", step=number, message=message))
+
+    def _unusable(self, why: str) -> DataError:
+        return DataError(
+            f"The party's own variables in {self._file} cannot be used: {why}.",
+            hint="Use the same model and federated.local_variables, or restore the file from a"
+            " backup. Without the file these variables begin with their first values.",
+        )
+
+
+def local_names(
+    patterns: Sequence[str], names: Iterable[str], trained: Iterable[str]
+) -> frozenset[str]:
+    """The variables that stay at a party.
+
+    Args:
+        patterns: The setting federated.local_variables.
+        names: The names of the model's variables.
+        trained: The names of those that rounds train.
+
+    Raises:
+        ConfigError: A pattern matches none, or no trained variable is left for the parties to
+            share.
+    """
+    names, matched = list(names), set[str]()
+    for pattern in patterns:
+        matching = [name for name in names if fnmatchcase(name, pattern)]
+        if not matching:
+            raise ConfigError(
+                "No variable of the model has a name that fits federated.local_variables.",
+                received={"federated.local_variables": pattern},
+                hint=f"The model has {', '.join(names)}.",
+            )
+        matched.update(matching)
+    if matched.issuperset(trained):
+        raise ConfigError(
+            "federated.local_variables leaves no trained variable for the parties to share.",
+            received={"federated.local_variables": ", ".join(patterns)},
+            hint=f"Rounds train {', '.join(trained)}.",
+        )
+    return frozenset(matched)
 
 
 def draw(seed: int, number: int, party: str) -> int:

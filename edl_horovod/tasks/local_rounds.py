@@ -198,6 +198,10 @@ class _Replica:
     """The changes of its variables, as `_widened`: times its weight, except for integers."""
     state: Values
     """Its optimizer's state, for `inner_state=keep`."""
+    local: Values
+    """The values of the variables that are not summed, but stay here."""
+    num_steps: int
+    """Local steps that it has taken."""
     numbers: NDArray[np.float64]
     """A row with the indices below, then the sums of the metrics, then for each metric the sum of
     its values, times the examples, and these examples."""
@@ -238,6 +242,9 @@ class Participation(Protocol):
             CollectiveFailed: A member was lost.
             ConfigError: There are too few ranks.
         """
+
+    def takes_step(self, seconds: float) -> bool:
+        """Whether a replica takes its next local step, so many seconds after the round's begin."""
 
     def weight(self, num_examples: float) -> float:
         """The weight of a replica with these examples in the mean."""
@@ -286,6 +293,10 @@ class VirtualReplicas:
         ]
         return contributed, len(rows)
 
+    def takes_step(self, seconds: float) -> bool:
+        """Always: the result must not depend on time."""
+        return True
+
     def weight(self, num_examples: float) -> float:
         """The examples."""
         return num_examples
@@ -304,6 +315,7 @@ class LocalRounds:
         config: LocalConfig,
         compression: Compression = "none",
         participation: Participation | None = None,
+        local_names: Collection[str] = (),
     ) -> None:
         """Train replicas with this step.
 
@@ -313,6 +325,8 @@ class LocalRounds:
             config: The settings of the rounds.
             compression: How the changes of the model's trained variables are sent.
             participation: Decides which replicas this rank contributes; None: those of its lanes.
+            local_names: The model's variables that are not summed: each rank, which then has one
+                replica, goes on with its own values.
         """
         self._compression = compression
         self._participation = participation or VirtualReplicas(config.replicas)
@@ -320,7 +334,8 @@ class LocalRounds:
         self._inner = dict(step.variables)
         self._slots = {name: _value(self._inner[name]) for name in step.slots}
         has_own_state = config.inner_state != "average"
-        self._unsummed = frozenset(self._slots) if has_own_state else frozenset()
+        self._local_names = frozenset(local_names)
+        self._unsummed = self._local_names | (frozenset(self._slots) if has_own_state else set())
         self._num_done = Array(np.int64(0))
         """The steps of the job that are done: those of the warm-up, and then rounds."""
         self._outer: OuterOptimizer | None = None
@@ -351,12 +366,16 @@ class LocalRounds:
 
     @property
     def variables(self) -> dict[str, Variable]:
-        """The variables of a replica at the ends of rounds, and those of the rounds."""
+        """The variables of a replica at the ends of rounds, and those of the rounds.
+
+        Those that stay at each rank are not among them.
+        """
         of_rounds: dict[str, Variable] = {}
         if self._outer is not None:
             of_rounds |= {f"outer/{name}": part for name, part in self._outer.variables.items()}
         of_rounds |= {f"replicas/{n}": part for n, part in self._kept.items()}
-        return {**self._inner, **of_rounds, "rounds": self._num_done}
+        shared = {n: part for n, part in self._inner.items() if n not in self._local_names}
+        return {**shared, **of_rounds, "rounds": self._num_done}
 
     @property
     def metric_names(self) -> Sequence[str]:
@@ -373,8 +392,8 @@ class LocalRounds:
 
     @property
     def trained(self) -> Sequence[str]:
-        """The names of the model's variables that rounds train."""
-        return self._step.trained
+        """The names of the model's variables that rounds train, and sum."""
+        return [name for name in self._step.trained if name not in self._local_names]
 
     @property
     def slots(self) -> Sequence[str]:
@@ -416,12 +435,15 @@ class LocalRounds:
                 lanes, num_ranks = self._participation.contributed(
                     number, own_lanes, self._done, None if is_alone else self._collectives
                 )
+            began = time.monotonic()
             for lane in lanes:
                 if lane not in self._done:
                     assert batch is not None
                     state = self._optimizer_state(lane, number)
                     batches = batch.features.steps_of(lane)
-                    self._done[lane] = self._replica(number, lane, batches, start, state)
+                    self._done[lane] = self._replica(
+                        number, lane, batches, start, state, began=began
+                    )
         finally:
             _assign(self._inner, start)
         changes, slots, numbers = self._local_sums([(lane, self._done[lane]) for lane in lanes])
@@ -446,8 +468,11 @@ class LocalRounds:
                 self._end_round(start, changes, numbers)
             for name, values in slots.items():
                 self._kept[name].assign(values)
+            for lane in lanes:
+                _assign(self._inner, self._done[lane].local)
         return replace(
             results,
+            local_steps=sum(self._done[lane].num_steps for lane in lanes),
             exchange_seconds=summed_at - computed_at,
             apply_seconds=time.monotonic() - summed_at,
         )
@@ -516,16 +541,22 @@ class LocalRounds:
         batches: Iterator[Batch | None],
         start: Values,
         optimizer_state: Values,
+        *,
+        began: float,
     ) -> _Replica:
         """Train a replica for a round, from the values at its start and its optimizer's state."""
         _assign(self._inner, {**start, **optimizer_state})
         self._step.begin_round()
-        numbers = self._zeros()
-        for place, batch in enumerate(batches):
+        numbers, num_steps = self._zeros(), 0
+        for batch in batches:
+            # Asked when the examples are there: to wait for them takes time, too.
+            if not self._participation.takes_step(time.monotonic() - began):
+                break
             if batch is not None:
-                with self.doing("works", f"local step {place} of replica {lane}"):
+                with self.doing("works", f"local step {num_steps} of replica {lane}"):
                     sums = self._step.step(batch, wants_change=False, is_alone=True, salt=lane)
                 numbers += self._numbers_of(sums)
+            num_steps += 1
         weight = numbers[_WEIGHT] = self._participation.weight(numbers[_EXAMPLES])
         numbers[_ACTIVE] = float(numbers[_EXAMPLES] > 0)
         after = {name: _value(variable) for name, variable in self._inner.items()}
@@ -535,7 +566,9 @@ class LocalRounds:
                 change = _widened(value) - _widened(start[name])
                 changes[name] = change if _counts(value) else change * change.dtype.type(weight)
         self._participation.check(number, changes, weight=weight, is_finite=not numbers[_BAD])
-        return _Replica(changes, {name: after[name] for name in self._kept}, numbers)
+        kept = {name: after[name] for name in self._kept}
+        local = {name: after[name] for name in self._local_names}
+        return _Replica(changes, kept, local, num_steps, numbers)
 
     def _zeros(self) -> NDArray[np.float64]:
         assert self._metric_names is not None
@@ -582,7 +615,7 @@ class LocalRounds:
         # Only of weights: a rounded second moment of an optimizer could become negative.
         rounded = {
             key: arrays.pop(key)
-            for name in self._step.trained
+            for name in self.trained
             if self._compression != "none" and arrays[key := f"c/{name}"].dtype == np.float32
         }
         if rounded:
@@ -658,7 +691,7 @@ class LocalRounds:
             for name, total in changes.items()
         }
         if self._outer is not None:
-            self._outer.apply({name: mean_changes.pop(name) for name in self._step.trained})
+            self._outer.apply({name: mean_changes.pop(name) for name in self.trained})
         after = {
             name: _narrowed(_widened(start[name]) + change, start[name].dtype)
             for name, change in mean_changes.items()

@@ -145,6 +145,7 @@ class StepReports:
                 records_seen=records,
                 size=size,
                 metrics=sums.metrics,
+                local_steps=sums.local_steps,
             )
         )
         self._at, self._records, self._is_ring_reported = now, records, True

@@ -25,6 +25,7 @@ from edl_horovod.frameworks.batches import StepBatches
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
 from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable, num_bytes
 from edl_horovod.frameworks.world import World
+from edl_horovod.job import checkpoint_files
 from edl_horovod.job.account import Cause
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
@@ -42,7 +43,13 @@ from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import RingState
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.evaluate import Evaluator, NoValidation, Validation
-from edl_horovod.tasks.federated import Party, PartyRounds, local_config
+from edl_horovod.tasks.federated import (
+    LocalVariables,
+    Party,
+    PartyRounds,
+    local_config,
+    local_names,
+)
 from edl_horovod.tasks.local_rounds import LocalRounds, RoundBatches, RoundsOfJob
 from edl_horovod.tasks.opening import Opening, model_to_begin_with
 from edl_horovod.tasks.progress import StepReports, TrainCounters, TrainingProgress
@@ -79,6 +86,7 @@ def make_warm(
     plan, batches = data.plan, data.batches
     rounds: RoundBatches | None = None
     party: Party | None = None
+    local_variables: LocalVariables | None = None
     local, compression = config.train.local, config.train.compression
     if local.steps:
         step = LocalRounds(step, framework.collectives, local, compression)
@@ -87,7 +95,15 @@ def make_warm(
         stack.callback(rounds.close)
     elif config.federated.rounds:
         party, local = Party(config, identity.training), local_config(config.federated)
-        step = LocalRounds(step, framework.collectives, local, compression, party)
+        variables = step.model_variables
+        names = local_names(config.federated.local_variables, variables, step.trained)
+        local_variables = LocalVariables(
+            {name: variables[name] for name in sorted(names)},
+            checkpoint_files.local_path_of(JobDir.of(config).checkpoints),
+            training=identity.training,
+            events=events,
+        )
+        step = LocalRounds(step, framework.collectives, local, compression, party, names)
         of_party = PartyRounds(plan, config.federated)
         rounds = RoundBatches(data.make_batches, of_party, warmup=batches)
         stack.callback(rounds.close)
@@ -100,15 +116,15 @@ def make_warm(
         held_out = opening.data(
             config.validation_data, loaded, Mode.EVALUATION, trained_columns=data.columns
         )
-        evaluator = Evaluator.of(
-            step.model, held_out, framework.collectives, is_of_party=party is not None
-        )
+        evaluator = Evaluator.of(step.model, held_out, framework.collectives, party=party)
         validation = Validation(evaluator, config.train, step.model_variables, events)
     if (files := model_to_begin_with(config)) is not None:
         with trained_model.naming_versions(files):
             trained_model.restore_weights(files, step.model.weights)
     elif config.init_from:
         step.model.load(Path(config.init_from), is_trusted=config.trusts("model"))
+    if local_variables is not None:
+        local_variables.restore()
     file = LedgerFile(JobDir.of(config).ledger, identity.label) if config.debug.ledger else None
     ledger = RingLedger(file, framework.collectives)
     stack.callback(ledger.close)
@@ -125,6 +141,7 @@ def make_warm(
         ledger=ledger,
         zoo_copy=zoo_copy,
         party=party,
+        local_variables=local_variables,
         training=identity.training,
     )
     zoo_copy.check()
@@ -166,9 +183,10 @@ class TrainWork(Work):
         ledger: RingLedger,
         zoo_copy: ZooCopy,
         party: Party | None = None,
+        local_variables: LocalVariables | None = None,
         training: str = "",
     ) -> None:
-        self._party = party
+        self._party, self._local_variables = party, local_variables
         self._validation = validation
         num_epochs = config.federated.rounds or config.train.epochs
         has_equal_epochs = not plan.is_growing and not plan.warmup_steps
@@ -430,6 +448,8 @@ class TrainWork(Work):
                 self._callbacks.after_step(sums, batch=self._number_in_epoch(ring))
             self._progress.end_step()
             self.state.commit()
+            if self._local_variables is not None:
+                self._local_variables.save(self.state.step)
             if ring.lanes is not None:
                 ring.membership.progress(self.state.step)
             if self.writes_files(ring.world):
@@ -580,6 +600,7 @@ def _facts(config: JobConfig, training: str) -> dict[str, Any]:
     if config.federated.rounds:
         rounds = {f"federated.{key}": value for key, value in vars(config.federated).items()}
         facts |= {key: rounds[key] for key in _FACTS_OF_PARTY}
+        facts["federated.local_variables"] = config.federated.local_variables
         # The model with the most rounds goes to all parties, so it must be of their training.
         facts["--party-token"] = training
     return facts

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from edl_horovod.cli.main import main
 from edl_horovod.job.events import line_of
-from tests.dashboard import dashboard
+from tests.dashboard import dashboard, new_job
 from tests.job_events import recorded
 from tests.kube.conftest import STRANGER, write_kubeconfig
 from tests.kube.lab import Lab
+from tests.waiting import wait_until
 
 LAUNCHER = "mnist-launcher-abcde"
 HOSTILE = "<script>alert(1)</script>"
@@ -69,6 +70,50 @@ def test_logs_of_pods_and_settings_have_pages(lab, tmp_path):
     assert (log[0], "a warning" in log[1], HOSTILE in log[1]) == (200, True, False)
     assert (settings[0], "<td>train.batch_size</td>" in settings[1]) == (200, True)
     assert missing == 404
+
+
+def test_all_jobs_are_those_below_the_folder_and_those_of_the_cluster(lab, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    new_job(tmp_path)
+    lab.run()
+    write_log(lab, tmp_path / "log", steps=50)
+
+    with dashboard() as served:
+        page = served.wait_for(200, "kubernetes:mnist")
+        lab.submit(name="second")
+        served.wait_for(200, "kubernetes:second")
+        job = served.get("job/kubernetes%3Amnist/")
+        settings = served.get("job/kubernetes%3Amnist/settings")
+        missing = served.get("job/kubernetes%3Aother/")[0]
+        lab.server.stop()
+        try:
+            away = served.wait_for(200, 'role="alert"')
+        finally:
+            lab.server.start()
+        lab.cluster.delete("MPIJob", "second")
+        wait_until(lambda: "second" not in served.get()[1], "the end of the second job")
+    with dashboard(".") as served:
+        folder = served.wait_for(200, "model.job")
+
+    for shown in (page, away):
+        assert 'href="/job/model.job/"' in shown
+        assert 'href="/job/kubernetes%3Amnist/"' in shown
+        assert "<td>2 of 2</td>" in shown
+    assert (job[0], "50 of 200" in job[1]) == (200, True)
+    assert (settings[0], missing) == (200, 404)
+    assert "kubernetes:" not in folder
+
+
+def test_who_may_not_list_the_jobs_of_the_cluster_sees_the_others(lab, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    new_job(tmp_path)
+    path = write_kubeconfig(tmp_path / "stranger", lab.server.url, {"token": STRANGER})
+
+    with dashboard(KUBECONFIG=str(path)) as served:
+        page = served.wait_for(200, "list mpijobs.kubeflow.org")
+
+    assert "model.job" in page
+    assert 'role="alert"' in page
 
 
 def test_a_page_says_what_pods_wait_for(lab):

@@ -295,8 +295,11 @@ def run_dashboard(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl dashboard`."""
     usage = "[--host HOST] [--port PORT] [-n NAMESPACE] [--context CONTEXT] [--debug] [JOB]"
     parser = VerbParser(verb, summary, usage)
-    text = "directory of a job here, folder with jobs, or name of a job in a cluster (default: .)"
-    parser.add_argument("job", metavar="JOB", nargs="?", default=".", help=text)
+    text = (
+        "directory of a job here, folder with jobs, or name of a job in a cluster (default: all"
+        " jobs below this folder and in the cluster)"
+    )
+    parser.add_argument("job", metavar="JOB", nargs="?", help=text)
     parser.add_place()
     parser.add_address(host=address.HOST, port=address.PORT)
     flags = parser.parse_all(argv)

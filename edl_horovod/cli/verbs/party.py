@@ -1,5 +1,9 @@
-"""`edl party`: take part in a federated training, whose coordinator another command runs."""
+"""`edl party`: take part in a federated training, whose coordinator another command runs.
 
+`edl import-ibm-fl` prints the settings of both from files of IBM Federated Learning.
+"""
+
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +23,13 @@ _EXAMPLES = """\
       data='north/*.recordio' output=north_model
   edl party --join 10.0.0.1:7100 --party-token south.token digits.yaml data='/data/*.csv' \\
       output=/models/south federated.unencrypted=true"""
+
+_IMPORT_EXAMPLES = """\
+  edl import-ibm-fl config_agg.yml > coordinator.yaml
+  edl import-ibm-fl config_agg.yml config_party0.yml > party.yaml
+  edl federate --config-dir . --config-name coordinator job_dir=federation
+  edl party --join 127.0.0.1:5000 --party-token federation/tokens/party0.token party.yaml \\
+      output=model"""
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
@@ -69,3 +80,29 @@ def _parser(verb: str, summary: str) -> VerbParser:
     parser.add_argument("--party-token", metavar="FILE", default="", help=text)
     parser.add_dry_run("print what would run, and stop")
     return parser
+
+
+def run_import(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run `edl import-ibm-fl`."""
+    import yaml
+
+    from edl_horovod.config.ibm_fl import settings_of_coordinator, settings_of_party
+
+    usage = "AGGREGATOR.yml [PARTY.yml] [--debug]"
+    parser = VerbParser(verb, summary, usage, epilog=lambda: f"examples:\n{_IMPORT_EXAMPLES}")
+    parser.add_argument("aggregator", metavar="AGGREGATOR.yml", type=Path, help="its file")
+    text = "the file of a party, whose settings are printed in place of the coordinator's"
+    parser.add_argument("party", metavar="PARTY.yml", type=Path, nargs="?", help=text)
+    flags = parser.parse_all(argv)
+    is_party = flags.party is not None
+    settings = (
+        settings_of_party(flags.aggregator, flags.party)
+        if is_party
+        else settings_of_coordinator(flags.aggregator)
+    )
+    print(f"# Settings of edl {'party' if is_party else 'federate'}, from files of IBM FL.")
+    values = {"defaults": ["config", "_self_"], **settings.values}
+    print(yaml.safe_dump(values, sort_keys=False), end="")
+    for note in settings.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return 0

@@ -1,9 +1,9 @@
-"""The jobs below a folder, those that ended included, as one page lists them."""
+"""The jobs below a folder and in clusters, those that ended included, as one page lists them."""
 
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,8 @@ from edl_horovod.displays.page.snapshot import JobSnapshot, Source
 from edl_horovod.displays.text import ago, goodput_text, metrics_text
 from edl_horovod.errors import EdlError
 
-_FIND_SECONDS = 5.0
-"""Time between two searches for jobs."""
+FIND_SECONDS = 5.0
+"""Time between two searches for jobs, and between two lists of those that are elsewhere."""
 _LOOK_SECONDS = 1.0
 """How long a look may read jobs that were not read before; the next one goes on."""
 _HEADER = ("job", "state", "ranks", "done", "loss", "metrics", "goodput", "began", "age")
@@ -26,8 +26,21 @@ class JobList:
     time: float
     """Seconds since the epoch."""
     jobs: tuple[tuple[str, JobSnapshot | None], ...] = ()
-    """Paths and states, the newest first; None for a job that was not read yet."""
+    """Paths and states; None for a job that was not read yet."""
     problem: str = ""
+
+
+@dataclass(frozen=True)
+class ListedJob:
+    """A job elsewhere, as far as a list of jobs there tells."""
+
+    name: str
+    snapshot: JobSnapshot
+    open: Callable[[], Source]
+
+
+ListJobs = Callable[[], Iterable[ListedJob]]
+"""Lists the jobs of one place."""
 
 
 class Folder:
@@ -36,7 +49,11 @@ class Folder:
     look_seconds = 1.0
 
     def __init__(
-        self, name: str, find: Callable[[], Iterable[str]], open_source: Callable[[str], Source]
+        self,
+        name: str,
+        find: Callable[[], Iterable[str]],
+        open_source: Callable[[str], Source],
+        elsewhere: Mapping[str, ListJobs] | None = None,
     ) -> None:
         """Search for nothing yet.
 
@@ -44,13 +61,18 @@ class Folder:
             name: The folder, for people.
             find: Finds the paths of the jobs below the folder, relative to it.
             open_source: Opens the job at such a path.
+            elsewhere: Lists further jobs, as those in a cluster, by the kind of place, with which
+                their paths begin.
         """
         self.name = name
-        self._find, self._open = find, open_source
+        self._find, self._open, self._list_elsewhere = find, open_source, elsewhere or {}
         self._lock = threading.Lock()
         self._sources: dict[str, Source] = {}
         self._last: dict[str, JobSnapshot] = {}
         self._searched: float | None = None
+        self._listed = {kind: dict[str, ListedJob]() for kind in self._list_elsewhere}
+        """The jobs elsewhere by kind of place and path; threads only replace its values."""
+        self._listed_at = float("-inf")
 
     def source(self, path: str) -> Source | None:
         """The job at a path; None if there is no such job."""
@@ -58,7 +80,16 @@ class Folder:
             if path not in self._sources:
                 with contextlib.suppress(EdlError, OSError):  # The list of jobs says why.
                     self._search_if_due()
-            return self._sources.get(path)
+            if path in self._sources:
+                return self._sources[path]
+        kind = path.partition(":")[0]
+        if kind not in self._listed:
+            return None
+        is_due = time.monotonic() - self._listed_at >= FIND_SECONDS
+        if path not in self._listed[kind] and is_due:
+            self.elsewhere()
+        job = self._listed[kind].get(path)
+        return None if job is None else job.open()
 
     def snapshot(self) -> JobList:
         """Look at all jobs; those that were not read yet are read as far as the time goes."""
@@ -75,14 +106,27 @@ class Folder:
                 last[path] = source.snapshot()  # Without the lock, which the page of a job takes.
         with self._lock:
             self._last = last
-        jobs = sorted(
-            ((path, last.get(path)) for path in sources),
-            key=lambda job: (-(job[1].began or 0.0) if job[1] is not None else 0.0, job[0]),
+        return JobList(time.time(), tuple((path, last.get(path)) for path in sources), problem)
+
+    def elsewhere(self) -> JobList:
+        """List the jobs elsewhere; a place that refuses has its last list, and the reason.
+
+        This may take long, so the jobs of the folder do not wait for it.
+        """
+        problems = []
+        self._listed_at = time.monotonic()
+        for kind, list_jobs in self._list_elsewhere.items():
+            try:
+                self._listed[kind] = {f"{kind}:{job.name}": job for job in list_jobs()}
+            except EdlError as error:
+                problems.append(str(error))
+        jobs = (
+            (path, job.snapshot) for listed in self._listed.values() for path, job in listed.items()
         )
-        return JobList(time.time(), tuple(jobs), problem)
+        return JobList(time.time(), tuple(jobs), " ".join(problems))
 
     def _search_if_due(self) -> None:
-        if self._searched is not None and time.monotonic() - self._searched < _FIND_SECONDS:
+        if self._searched is not None and time.monotonic() - self._searched < FIND_SECONDS:
             return
         paths = list(self._find())
         self._sources = {path: self._sources.get(path) or self._open(path) for path in paths}
@@ -90,15 +134,21 @@ class Folder:
         self._searched = time.monotonic()
 
 
-def list_view(name: str, jobs: JobList, *, now: float) -> View:
-    """The page of a folder's jobs; `now` is in seconds since the epoch."""
-    rows = [_row(path, snapshot, now) for path, snapshot in jobs.jobs]
+def list_view(name: str, *lists: JobList, now: float) -> View:
+    """The page of a folder's jobs, the newest first; `now` is in seconds since the epoch."""
+    jobs = sorted((job for jobs in lists for job in jobs.jobs), key=_newest_first)
+    rows = [_row(path, snapshot, now) for path, snapshot in jobs]
     sections = {
         "head": section("head", f"Jobs below {name}"),
-        "problem": section("problem", jobs.problem),
+        "problem": section("problem", " ".join(jobs.problem for jobs in lists).strip()),
         "jobs": section("jobs", _HEADER, rows),
     }
     return View(f"jobs - {name}", sections)
+
+
+def _newest_first(job: tuple[str, JobSnapshot | None]) -> tuple[float, str]:
+    path, snapshot = job
+    return -(snapshot.began or 0.0) if snapshot is not None else 0.0, path
 
 
 def _row(path: str, snapshot: JobSnapshot | None, now: float) -> dict[str, Any]:
@@ -108,14 +158,17 @@ def _row(path: str, snapshot: JobSnapshot | None, now: float) -> dict[str, Any]:
     state = snapshot.state
     if state is None:
         return {**row, "state": "unknown", "cells": (snapshot.problem,)}
-    began = snapshot.began
+    began, details = snapshot.began, snapshot.details
+    ranks = f"{0 if snapshot.is_over else state.size}"
+    done = f"{state.done:,} of {state.total:,}" if state.total else f"{state.done:,}"
     cells = (
-        f"{0 if snapshot.is_over else state.size}",
-        f"{state.done:,} of {state.total:,}" if state.total else f"{state.done:,}",
+        ranks if details is None else details.summary,
+        # A list of the jobs in a cluster does not tell how far they are.
+        done if details is None or state.done else "",
         "" if state.loss is None else f"{state.loss:.4g}",
         metrics_text(state.metrics) if state.metrics else "",
         goodput_text(state.account),
         "" if began is None else clock(began),
         "" if began is None else ago(began, snapshot.ended or now),
     )
-    return {**row, "state": (snapshot.details or state).state, "cells": cells}
+    return {**row, "state": (details or state).state, "cells": cells}

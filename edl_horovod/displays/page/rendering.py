@@ -143,7 +143,7 @@ def log_view(name: str, process: str, text: str, problem: str = "") -> View:
 
 
 def settings_view(name: str, config: JobConfig) -> View:
-    """The resolved settings of a job, with those first that are not the defaults."""
+    """The resolved settings of a job and where they came from, first those that were set."""
     rows = sorted(_setting_rows(config), key=lambda row: row[2] == "default")
     table = JobTable("Resolved settings", ("SETTING", "VALUE", "FROM", "MEANING"), rows)
     sections = {"head": section("head", f"{name}: settings"), "settings": section("table", table)}
@@ -163,9 +163,14 @@ def clock(seconds: float) -> str:
 def _setting_rows(config: JobConfig) -> Iterator[tuple[str, str, str, str]]:
     values, public_values = resolved.to_dict(config), resolved.to_dict(config.public())
     for setting in settings(JobConfig):
+        if setting.key == "origins":
+            continue
         value, public_value = (_value_of(setting.key, it) for it in (values, public_values))
         default = None if setting.default is REQUIRED else setting.default
-        origin = "default" if value == default else "this job"
+        # What no file and no command has set, the command derived from the rest. Jobs of earlier
+        # versions have no origins.
+        derived = f"edl {config.task}" if config.origins else "unknown"
+        origin = config.origins.get(setting.key) or ("default" if value == default else derived)
         text = without_secrets(json_text.dumps(value, ensure_ascii=False))
         shown = text if value == public_value else _NOT_SHOWN
         yield setting.key, shown, origin, setting.meaning

@@ -248,18 +248,19 @@ def _parts(process: Process, began: float, span: float, *, max_parts: int) -> It
         since, before = until, dict(moment.seconds)
 
 
-_RESET_HEADER = ("TIME", "RANKS", "STEP", "FORMING", "STALL", "FIRST STEP", "REASON")
+_RESET_PARTS = ("notice", "rendezvous", "sync", "first step")
+_RESET_HEADER = ("TIME", "RANKS", "STEP", "STALL", *map(str.upper, _RESET_PARTS), "REASON")
 
 
 def _reset_row(reset: Reset) -> tuple[str, ...]:
     event = reset.event
+    parts = {name: until - began for name, (began, until) in reset.parts.items()}
     return (
         clock(reset.time),
         f"{event.old_size} to {event.new_size}",
         f"{event.step:,}",
-        _seconds(reset.forming_seconds),
         _seconds(event.seconds),
-        _seconds(reset.first_step_seconds),
+        *(_seconds(parts.get(name)) for name in _RESET_PARTS),
         event.reason,
     )
 

@@ -172,6 +172,9 @@ class Pages:
                 _late_list,
                 seconds=shown.look_seconds,
             )
+            self._list_elsewhere = Latest(
+                shown.elsewhere, JobList(time.time()), _late_list, seconds=folder.FIND_SECONDS
+            )
         else:
             self._jobs[""] = _Job(shown)
         self._num_streams = 0
@@ -197,7 +200,8 @@ class Pages:
         shown = self._folder
 
         async def view() -> View:
-            return folder.list_view(shown.name, await self._list.get(), now=time.time())
+            lists = await asyncio.gather(self._list.get(), self._list_elsewhere.get())
+            return folder.list_view(shown.name, *lists, now=time.time())
 
         return await self._page(request, view, shown.look_seconds)
 

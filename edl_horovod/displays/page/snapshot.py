@@ -60,14 +60,73 @@ class Process(NamedTuple):
 
 @dataclass(frozen=True)
 class Reset:
-    """A change of the ring, and how long its parts took."""
+    """A change of the ring, or its first forming, with what is known of its parts."""
 
     time: float
+    """When the new ring began to work, in seconds since the epoch."""
     event: ResetEvent
-    forming_seconds: float | None = None
-    """From the coordinator's decision until the ring was formed."""
+    forming: tuple[float, float] | None = None
+    """When the coordinator began to form the ring, and when it was formed; None if not known."""
     first_step_seconds: float | None = None
     """From the new ring's begin to the end of its first step."""
+
+    @property
+    def parts(self) -> dict[str, tuple[float, float]]:
+        """Begin and end of each part that is known, in seconds since the epoch.
+
+        `notice` is the time from the leader's last step until the coordinator forms a ring, `sync`
+        that from the formed ring until it works.
+        """
+        parts: dict[str, tuple[float, float]] = {}
+        began, ready = self.time - self.event.seconds, self.time
+        if self.forming is not None:
+            # A planned change is decided while the ring still trains, and clocks of hosts differ.
+            decided, formed = (min(max(began, moment), ready) for moment in self.forming)
+            parts = {
+                "notice": (began, decided),
+                "rendezvous": (decided, formed),
+                "sync": (formed, ready),
+            }
+        if self.first_step_seconds is not None:
+            parts["first step"] = (ready, ready + self.first_step_seconds)
+        return parts
+
+
+class Resets:
+    """Puts together what the events of several processes say about each reset."""
+
+    def __init__(self) -> None:
+        self._newest: deque[Reset] = deque(maxlen=MAX_ROWS)
+        self._formed: Recorded | None = None
+        """The event of the ring that was formed last."""
+
+    @property
+    def newest(self) -> tuple[Reset, ...]:
+        """The newest last."""
+        return tuple(self._newest)
+
+    def add(self, recorded: Recorded) -> None:
+        """Add the next event of the job, whatever it is about."""
+        match event := recorded.event:
+            case GenerationEvent(is_formed=True):
+                self._formed = recorded
+                self._add_forming()
+            case ResetEvent():
+                self._newest.append(Reset(recorded.time, event))
+                self._add_forming()
+            case StepEvent() if self._newest and self._newest[-1].first_step_seconds is None:
+                seconds = max(0.0, recorded.time - self._newest[-1].time)  # Clocks may be set back.
+                self._newest[-1] = replace(self._newest[-1], first_step_seconds=seconds)
+
+    def _add_forming(self) -> None:
+        """Tell the newest reset how its ring was formed; either event may be the first."""
+        if self._formed is None or not self._newest:
+            return
+        formed, reset = self._formed.event, self._newest[-1]
+        assert isinstance(formed, GenerationEvent)
+        if reset.event.generation == formed.generation:
+            forming = (self._formed.time - formed.seconds, self._formed.time)
+            self._newest[-1] = replace(reset, forming=forming)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,9 +234,7 @@ class History:
         self._paces = Paces()
         self._moments: dict[tuple[str, int, float], list[RankAccount]] = {}
         self._ends: dict[tuple[str, int, float], str] = {}
-        self._resets: deque[Reset] = deque(maxlen=MAX_ROWS)
-        self._formed: GenerationEvent | None = None
-        """The ring that was formed last."""
+        self._resets = Resets()
         self._checkpoints: deque[tuple[float, CheckpointEvent]] = deque(maxlen=MAX_ROWS)
 
     def add(self, recorded: Recorded) -> None:
@@ -185,21 +242,16 @@ class History:
         time, source, event = recorded
         state = advance(self.state, recorded)
         self._paces.add(recorded)
+        self._resets.add(recorded)
         match event:
             case StepEvent():
-                self._add_step(time, event)
+                self._add_step(event)
             case EvaluationEvent():
                 self._add_metrics(event)
             case AccountEvent():
                 self._add_moment(state.account, (source, event.pid, event.began))
             case WorkerEvent(state="left" | "lost" | "failed" | "hung"):
                 self._add_end(state.account, event)
-            case GenerationEvent(is_formed=True):
-                self._formed = event
-                self._add_forming()
-            case ResetEvent() if event.old_size:
-                self._resets.append(Reset(time, event))
-                self._add_forming()
             case CheckpointEvent():
                 self._checkpoints.append((time, event))
         if state.size != self.state.size:
@@ -229,21 +281,19 @@ class History:
             ring=self._ring.points,
             processes=tuple(self._processes(state.account)),
             slowest=self._paces.slowest,
-            resets=tuple(self._resets),
+            # The first ring of a job is no reset for people.
+            resets=tuple(reset for reset in self._resets.newest if reset.event.old_size),
             checkpoints=tuple(self._checkpoints),
             notable=tuple(self.notable),
             began=self._began,
         )
         return replace(snapshot, ended=self.last_time if snapshot.is_over else None)
 
-    def _add_step(self, time: float, event: StepEvent) -> None:
+    def _add_step(self, event: StepEvent) -> None:
         for series, value in ((self._loss, event.loss), (self._speed, event.records_per_second)):
             series.rewind(event.step)
             if value is not None:
                 series.add(event.step, value)
-        if self._resets and self._resets[-1].first_step_seconds is None:
-            seconds = max(0.0, time - self._resets[-1].time)  # Clocks may be set back.
-            self._resets[-1] = replace(self._resets[-1], first_step_seconds=seconds)
 
     def _add_metrics(self, event: EvaluationEvent) -> None:
         for name, value in event.metrics.items():
@@ -260,13 +310,6 @@ class History:
         moments.append(newest)
         if len(moments) > MAX_MOMENTS:
             del moments[1::2]
-
-    def _add_forming(self) -> None:
-        """Tell the newest reset how long its ring took; either event may be the first."""
-        if self._formed is not None and self._resets:
-            reset = self._resets[-1]
-            if reset.event.generation == self._formed.generation:
-                self._resets[-1] = replace(reset, forming_seconds=self._formed.seconds)
 
     def _add_end(self, account: Account, event: WorkerEvent) -> None:
         newest = next((it for it in reversed(account.ranks) if it.worker == event.worker), None)

@@ -208,11 +208,12 @@ class KerasOuterOptimizer:
 
     def apply(self, changes: Mapping[str, NDArray[Any]]) -> None:
         """Change the model's variables."""
+        variables = [self._trained[name] for name in changes]
         gradients = [
-            tf.cast(-changes[name], variable.value.dtype)
-            for name, variable in self._trained.items()
+            tf.cast(-change, variable.value.dtype)
+            for change, variable in zip(changes.values(), variables, strict=True)
         ]
-        self._optimizer.apply(gradients, list(self._trained.values()))
+        self._optimizer.apply(gradients, variables)
 
 
 def groups_of(

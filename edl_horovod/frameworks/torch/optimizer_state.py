@@ -385,8 +385,9 @@ class TorchOuterOptimizer:
 
     def apply(self, changes: Mapping[str, NDArray[Any]]) -> None:
         """Change the model's parameters."""
-        for name, parameter in self._trained.items():
-            parameter.grad = torch.as_tensor(-changes[name]).to(parameter)
+        for name, change in changes.items():
+            parameter = self._trained[name]
+            parameter.grad = torch.as_tensor(-change).to(parameter)
         self._state.begin()
         self._optimizer.step()
         self._state.settle()

@@ -12,13 +12,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.cookiejar import CookieJar
 
 import pytest
 
 from edl_horovod.cli.main import main
+from edl_horovod.config import resolved
 from edl_horovod.files import marker
-from edl_horovod.job.directory import KIND
+from edl_horovod.job.directory import KIND, JobDir
 from edl_horovod.job.events import EventLog
 from edl_horovod.launch.local_jobs import folder_of
 from tests.dashboard import Dashboard, dashboard, new_job
@@ -26,6 +28,8 @@ from tests.job_events import event
 from tests.waiting import wait_until
 
 HOSTILE = "<script>alert(1)</script>"
+ROW = r"<tr><td>([^<]*)</td><td>([^<]*)</td><td>([^<]*)</td>"
+"""Setting, value and origin, on the page of settings."""
 
 
 @pytest.fixture
@@ -188,12 +192,26 @@ def test_the_end_of_a_log_stays_text(job_dir):
     assert "red\ufffd\ufffd" in page
 
 
-def test_the_settings_say_which_are_not_the_defaults(served):
-    code, page, _ = served.get("settings")
+def test_the_settings_say_where_each_came_from(job_dir):
+    config = JobDir(job_dir).read_config()
+    origins = {"train.epochs": "/runs/mine.yaml", "data": "command line"}
+    config = replace(config, output="/derived", train=replace(config.train, epochs=77))
+    resolved.dump(replace(config, origins=origins), job_dir / "config.yaml")
+    with dashboard(job_dir) as served:
+        code, page, _ = served.get("settings")
 
+    rows = {key: origin for key, _, origin in re.findall(ROW, page)}
     assert code == 200
-    assert page.index("<td>this job</td>") < page.index("<td>default</td>")
-    assert "<td>train.epochs</td>" in page
+    assert (rows["train.epochs"], rows["data"]) == ("/runs/mine.yaml", "command line")
+    assert (rows["output"], rows["train.batch_size"]) == ("edl train", "default")
+    assert page.index("/runs/mine.yaml") < page.index("<td>default</td>")
+    assert "origins" not in rows
+
+
+def test_the_settings_of_an_old_job_came_from_where_nobody_knows(served):
+    rows = {key: origin for key, _, origin in re.findall(ROW, served.get("settings")[1])}
+
+    assert (rows["output"], rows["train.batch_size"]) == ("unknown", "default")
 
 
 def test_new_events_are_shown(job_dir):

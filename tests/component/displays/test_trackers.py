@@ -37,6 +37,7 @@ FIRST = [
 ]
 SECOND = [
     recorded("job", 20.0, state="starting", task="train"),
+    recorded("generation", 20.5, is_formed=True, seconds=1.0),
     recorded("reset", 21.0, new_size=2, seconds=2.0, reason="start"),
     recorded("account", 22.0, seconds={"computing": 3.0, "input": 1.0}),
     *(recorded("step", 20.0 + step, step=step, loss=2 / step) for step in (3, 4, 5)),
@@ -285,18 +286,35 @@ def test_opentelemetry(show, monkeypatch, caplog):
         it for body in bodies for it in ExportTraceServiceRequest.FromString(body).resource_spans
     ]
     spans = [it for resource in resources for scope in resource.scope_spans for it in scope.spans]
+    names = {it.span_id: it.name for it in spans}
     found = [
-        (it.name, it.end_time_unix_nano, it.end_time_unix_nano - it.start_time_unix_nano)
+        (
+            f"{names.get(it.parent_span_id, 'job')}/{it.name}",
+            it.start_time_unix_nano / 1e9,
+            it.end_time_unix_nano / 1e9,
+        )
         for it in spans
     ]
     assert found == [
-        ("reset", 10_000_000_000, 500_000_000),
-        ("checkpoint", 12_500_000_000, 250_000_000),
-        ("reset", 21_000_000_000, 2_000_000_000),
+        ("job/reset", 9.5, 10.0),
+        ("reset/first step", 10.0, 11.0),
+        ("job/checkpoint", 12.25, 12.5),
+        ("job/reset", 19.0, 21.0),
+        ("reset/notice", 19.0, 19.5),
+        ("reset/rendezvous", 19.5, 20.5),
+        ("reset/sync", 20.5, 21.0),
+        ("reset/first step", 21.0, 23.0),
     ]
     assert len({it.trace_id for it in spans}) == 1
-    assert len({it.span_id for it in spans}) == 3
-    attributes = {it.key: it.value for it in spans[-1].attributes}
+    assert len(names) == len(spans)
+    _, second = (it for it in spans if it.name == "reset")
+    assert [it.name for it in spans if it.parent_span_id == second.span_id] == [
+        "notice",
+        "rendezvous",
+        "sync",
+        "first step",
+    ]
+    attributes = {it.key: it.value for it in second.attributes}
     assert attributes["edl.reason"].string_value == "start"
     assert attributes["edl.ranks"].int_value == 2
     assert not caplog.messages

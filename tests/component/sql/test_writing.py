@@ -725,8 +725,8 @@ def _kills(url, folder, action):
     [
         ("sqlite", "update"),
         ("sqlite", "create"),
-        ("sqlite", "replace"),
-        ("postgresql", "update"),
+        pytest.param("sqlite", "replace", marks=long),
+        pytest.param("postgresql", "update", marks=long),
         pytest.param("postgresql", "create", marks=long),
         pytest.param("postgresql", "replace", marks=long),
         pytest.param("mariadb", "update", marks=long),

@@ -42,6 +42,8 @@ def test_a_file_of_a_federation_is_a_model_and_its_other_sections_are_named_once
     path = str(tmp_path / "files" / "cnn.pt")
     assert config.model == {**SECTION, "spec": {**SPEC, "model_definition": path}}
     assert (config.framework, config.model_spec, config.model_def) == ("torch", "", "")
+    assert config.origins["model"] == f"command line, {tmp_path / name}"
+    assert "model_spec" not in config.origins
 
 
 @pytest.mark.parametrize("name", ["spec.yml", "spec.json"])
@@ -84,6 +86,7 @@ def test_the_settings_say_it_inline_with_paths_from_here(tmp_path, monkeypatch):
 def test_python_gives_it_as_a_dict():
     config = compose("train", TRAIN, values={"model": SECTION})
 
+    assert config.origins["model"] == "program"
     assert config.model["spec"]["model_definition"] == str(Path.cwd() / "files" / "cnn.pt")
 
 

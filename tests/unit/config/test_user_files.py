@@ -364,6 +364,42 @@ def test_the_settings_are_shown_with_where_they_come_from(theirs):
     )
 
 
+def test_a_job_records_where_its_settings_came_from(theirs, monkeypatch):
+    monkeypatch.chdir(theirs.parent)
+    config = compose(
+        "train",
+        ["+experiment=mnist", "params.x=1", "train.batch_size=32"],
+        values={"validation_data": "/v"},
+        files=ConfigFiles("conf"),
+    )
+
+    file = f"{theirs}/experiment/mnist.yaml"
+    assert config.origins == {
+        "task": "edl train",
+        "data": f"{file}, environment",
+        "output": file,
+        "model_def": file,
+        "params": f"{file}, command line",
+        "validation_data": "program",
+        "train.epochs": file,
+        "train.batch_size": "command line",
+        "data_plan.shuffle": f"{theirs}/data_plan/seven.yaml",
+        "data_plan.seed": f"{theirs}/data_plan/seven.yaml",
+        "launch.kind": "conf/launch/mpi.yaml",
+    }
+    assert config == composed(
+        theirs, "+experiment=mnist", "params.x=1", "train.batch_size=32", "validation_data=/v"
+    ), "two jobs with the same settings are the same, whoever set them"
+    assert not config.public().origins, "files of this machine are no business of who gets a model"
+
+
+def test_no_file_may_say_where_settings_came_from(theirs):
+    write(theirs / "experiment" / "lies.yaml", "# @package _global_\norigins: {data: moon}\n")
+
+    assert "origins" in refusal(theirs, "+experiment=mnist", "+experiment@_global_=lies")
+    assert "origins" in refusal(theirs, "+experiment=mnist", "origins.data=moon")
+
+
 def test_settings_that_are_not_complete_are_shown_too():
     assert "output: ???  # default" in describe("prepare", ["data=x"], ConfigFiles())
 

@@ -1,5 +1,6 @@
 """Federated rounds: what they add up to, who takes part in them, and what a lost party costs."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,12 +42,13 @@ SIZES = {"north": 60, "south": 36, "west": 100}
 
 
 class CountingStep(numpy_framework.Step):
-    """Counts the local steps with examples, and keeps the gradient's sums of the last one."""
+    """Counts the local steps with examples, each of which takes `seconds`."""
 
-    num_steps = 0
+    num_steps, seconds = 0, 0.0
 
     def step(self, batch, **arguments):
         self.num_steps += batch is not None
+        time.sleep(self.seconds)
         return super().step(batch, **arguments)
 
 
@@ -210,6 +212,62 @@ def test_a_share_of_the_parties_trains_in_a_round_as_the_draws_say():
     kernels = [rank.kernel for rank in ranks]
     for kernel in kernels:
         np.testing.assert_array_equal(kernel, kernels[0])
+
+
+def test_a_straggler_contributes_the_steps_that_fit_into_the_rounds_time():
+    fast, slow = Rank("north", local_steps=5), Rank("west", local_steps=5, round_seconds=0.5)
+    begin([fast, slow])
+    slow.inner.seconds = 0.2
+    results = each([fast, slow], Rank.run)
+    num = slow.inner.num_steps
+    assert 1 <= num < 5
+    assert [sums.local_steps for sums in results] == [5, num]
+    assert {sums.num_examples for sums in results} == {(5 + num) * BATCH}
+    alone = [Rank("north", local_steps=5), Rank("west", local_steps=num)]
+    for rank in alone:
+        rank.begin(None)
+        rank.run()
+    expected = np.average([rank.kernel for rank in alone], axis=0, weights=[5, num])
+    np.testing.assert_allclose(slow.kernel, expected, rtol=1e-12)
+    # The next round begins at its own records, as if the party had done all of the first.
+    slow.inner.seconds = 0.0
+    planned = Rank("west", local_steps=5)
+    planned.inner.model.kernel.assign(slow.kernel)
+    planned.begin(None, 1)
+    planned.step.variables["rounds"].assign(1)
+    planned.run()
+    before = slow.kernel
+    slow.begin(None, 1)
+    slow.run()
+    assert not np.array_equal(slow.kernel, before)
+    np.testing.assert_allclose(slow.kernel, planned.kernel, rtol=1e-12)
+
+
+def test_a_party_without_a_step_in_time_counts_nothing():
+    ranks = [Rank("north"), Rank("south", round_seconds=1e-9), Rank("west")]
+    begin(ranks)
+    results = each(ranks, Rank.run)
+    assert [sums.local_steps for sums in results] == [5, 0, 9]
+    assert {sums.num_examples for sums in results} == {SIZES["north"] + SIZES["west"]}
+    alone = [Rank("north"), Rank("west")]
+    for rank in alone:
+        rank.begin(None)
+        rank.run()
+    weights = [SIZES["north"], SIZES["west"]]
+    expected = np.average([rank.kernel for rank in alone], axis=0, weights=weights)
+    np.testing.assert_allclose(ranks[1].kernel, expected, rtol=1e-12)
+
+
+def test_a_round_in_which_no_party_has_a_step_changes_nothing():
+    ranks = [Rank(name, round_seconds=1e-9) for name in SIZES]
+    begin(ranks)
+    before = ranks[0].kernel
+    results = each(ranks, Rank.run)
+    assert {sums.num_examples for sums in results} == {0}
+    assert all(sums.is_finite for sums in results)
+    for rank in ranks:
+        np.testing.assert_array_equal(rank.kernel, before)
+        assert rank.step.variables["rounds"].numpy() == 1
 
 
 @pytest.mark.parametrize("fails_in", ["edl.rounds.float64", "edl.rounds.numbers"])
@@ -383,6 +441,8 @@ def test_a_party_adapts_no_model_to_its_own_data(run, tmp_path):
         ({"federated": {"rounds": 0, "fraction": 0.5}}, "federated.fraction"),
         ({"federated": {"rounds": 0, "local_epochs": 2}}, "federated.local_epochs"),
         ({"federated": {"rounds": 0, "local_steps": 2}}, "federated.local_steps"),
+        ({"federated": {"rounds": 0, "round_seconds": 2.0}}, "federated.round_seconds"),
+        ({"federated": {"round_seconds": -1.0}}, "federated.round_seconds"),
         ({"federated": {"rounds": 0, "proximal_mu": 0.1}}, "federated.proximal_mu"),
         ({"federated": {"rounds": 0, "weighting": "equal"}}, "federated.weighting"),
     ],

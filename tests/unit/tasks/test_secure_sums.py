@@ -463,6 +463,7 @@ def test_a_party_whose_change_is_beyond_the_range_does_not_send_it(tmp_path, cap
     [
         ({"federated": {"party": ""}}, "federated.secure_sums"),
         ({"federated": {"rounds": 0}}, "federated.secure_sums"),
+        ({"federated": {"round_seconds": 5.0}}, "federated.round_seconds"),
         ({"train": {"compression": "int8"}}, "train.compression"),
         ({"train": {"compression": "bf16"}}, "train.compression"),
         ({"federated": {"secure_range": 0.0}}, "federated.secure_range"),

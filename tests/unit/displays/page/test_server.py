@@ -92,6 +92,34 @@ def test_a_job_that_is_read_for_long_keeps_no_other_job_waiting():
     assert is_answered
 
 
+def test_a_list_of_jobs_elsewhere_that_takes_long_hides_no_job_of_the_folder(monkeypatch):
+    monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.2)
+    may_go_on = threading.Event()
+
+    def elsewhere() -> tuple[()]:
+        may_go_on.wait(30)
+        return ()
+
+    pages = Pages(Folder("f", lambda: ["m"], lambda _: CountedSource(), {"far": elsewhere}))
+    app = Starlette(routes=pages.routes())
+    bodies = []
+
+    async def send(message):
+        bodies.append(message.get("body", b""))
+
+    async def read():
+        about = {"path": "/", "query_string": b"", "headers": []}
+        scope = {"type": "http", "method": "GET", **about}
+        await app(scope, None, send)
+
+    asyncio.run(read())
+    may_go_on.set()
+
+    page = b"".join(bodies).decode()
+    assert 'href="/job/m/"' in page
+    assert 'role="alert"' in page
+
+
 def test_who_waits_long_gets_the_look_before(monkeypatch):
     monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.2)
     may_go_on = threading.Event()
