@@ -626,11 +626,6 @@ class JobConfig:
         check(bool(federated.party), key, True, rule)
         rule = "must be none with federated.secure_sums, which sends all numbers with all digits"
         check(self.train.compression == "none", "train.compression", self.train.compression, rule)
-        seconds = federated.round_seconds
-        rule = (
-            "must be 0 with federated.secure_sums: a sum to which late parties add nothing may be"
-        )
-        check(seconds == 0, "federated.round_seconds", seconds, f"{rule} that of two parties")
 
     @property
     def gpu_request(self) -> str:

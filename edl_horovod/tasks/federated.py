@@ -157,8 +157,8 @@ class Party:
             )
         if number <= rows[:, 1].max():
             log.warning(
-                "round %d is skipped: parties have sent their parts of its secure sum already, and"
-                " the sum over other parties would show the difference",
+                "round %d is skipped: parts of its secure sum were sent before a party was lost,"
+                " and a second sum over other parties would show the difference",
                 number + 1,
             )
             return [], len(rows)

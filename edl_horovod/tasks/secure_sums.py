@@ -182,8 +182,9 @@ def to_fixed_point(values: NDArray[Any], bound: float) -> NDArray[Any]:
             than float64 itself rounds.
     """
     size = values.dtype.itemsize
-    scaled = values.astype(np.float64) * (_unit(size) / bound)
-    return np.rint(scaled).astype(f"i{size}")
+    scaled = values.astype(np.float64)
+    scaled *= _unit(size) / bound
+    return np.rint(scaled, out=scaled).astype(f"i{size}")
 
 
 def from_fixed_point(integers: NDArray[Any], bound: float) -> NDArray[Any]:
