@@ -150,7 +150,7 @@ def run_plan(
         except errors.EdlError as error:
             show()
             if stops.last is not None and isinstance(error, _FOR_LACK_OF_RANKS):
-                error = error.with_more_hint(f" The last loss: {stops.last}.")
+                error = error.with_more_hint(f" Why the ring stopped last: {stops.last}.")
             end("failed", str(error))
             raise error.with_more_hint(earlier.resume_hint(config, plan.job_dir)) from error
         except KeyboardInterrupt as error:
