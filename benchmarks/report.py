@@ -312,13 +312,8 @@ def add_peers(parser: argparse.ArgumentParser) -> None:
         ("--released-horovod", "DIR", "without patch"),
     ):
         # Not resolved: the interpreter of an environment is a link to the machine's.
-        parser.add_argument(
-            name,
-            type=lambda path: Path(path).absolute(),
-            default=MISSING,
-            metavar=metavar,
-            help=text,
-        )
+        options = {"type": lambda path: Path(path).absolute(), "default": MISSING}
+        parser.add_argument(name, metavar=metavar, help=text, **options)
 
 
 def main(page: Page) -> int:

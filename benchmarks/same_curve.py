@@ -10,13 +10,16 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 
+from benchmarks.ours.job import job_config
 from benchmarks.report import look_around
-from benchmarks.run import MODELS, ROOT, Run
+from benchmarks.run import ROOT, Run
+from benchmarks.side import Work
 from edl_horovod.api import run
 from edl_horovod.chaos import parse
 from edl_horovod.chaos.disturbance import disturb_job
@@ -40,12 +43,12 @@ def main() -> int:
     args = parser.parse_args()
     os.environ["PYTHONPATH"] = str(ROOT)
     with tempfile.TemporaryDirectory() as folder:
-        data = f"{Run(Path(folder)).data('digits')}/*.recordio"
+        work = Work(data=Run(Path(folder)).data("digits"), batch_size=BATCH)
         runs = {
-            f"{size} rank{'s' if size > 1 else ''}": _train(Path(folder), data, size, args.steps)
+            f"{size} rank{'s' if size > 1 else ''}": _train(Path(folder), work, size, args.steps)
             for size in range(1, MOST_RANKS + 1)
         }
-        runs["changing"] = _train(Path(folder), data, MOST_RANKS, args.steps, changes=CHANGES)
+        runs["changing"] = _train(Path(folder), work, MOST_RANKS, args.steps, changes=CHANGES)
     expected = _losses(runs["1 rank"])
     print("{machine}; commit {commit}; {date}".format(**look_around()))
     for name, steps in runs.items():
@@ -56,25 +59,14 @@ def main() -> int:
     return 0
 
 
-def _train(folder: Path, data: str, size: int, steps: int, *, changes: str = "") -> list[StepLoss]:
+def _train(folder: Path, work: Work, size: int, steps: int, *, changes: str = "") -> list[StepLoss]:
     """One training; the loss of each step."""
     output = folder / f"model-{size}{'-changing' if changes else ''}"
-    config = schema.JobConfig(
-        task="train",
-        data=data,
-        output=str(output),
-        log_level="error",
-        model_zoo=str(MODELS),
-        model_def="smooth",
-        train=schema.TrainConfig(
-            batch_size=BATCH, epochs=steps, max_steps=steps, learning_rate=RATE
-        ),
-        launch=schema.LaunchConfig(np=size, threads_per_rank=1),
-        elastic=schema.ElasticConfig(
-            min_np=1 if changes else size, max_np=MOST_RANKS, restart_backoff_seconds=0.1
-        ),
-        debug=schema.DebugConfig(ledger=True),
-    )
+    ring = {"min_np": 1 if changes else size, "max_np": MOST_RANKS, "restart_backoff_seconds": 0.1}
+    options = {"launch": schema.LaunchConfig(np=size, threads_per_rank=1), "log_level": "error"}
+    options |= {"elastic": schema.ElasticConfig(**ring), "debug": schema.DebugConfig(ledger=True)}
+    config = job_config(work, output, spec="smooth", max_steps=steps, **options)
+    config = replace(config, train=replace(config.train, learning_rate=RATE))
     job_dir = Path(f"{output}.job")
     with contextlib.ExitStack() as stack:
         if changes:

@@ -132,13 +132,9 @@ def measure_start(run: Run) -> list[Line]:
 
     def start(arguments: tuple[str, ...]) -> float:
         began = time.perf_counter()
-        subprocess.run(
-            [sys.executable, *arguments],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.DEVNULL,
-            timeout=60,
-            check=True,
-        )
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        options = {"env": environment, "stdout": subprocess.DEVNULL, "timeout": 60, "check": True}
+        subprocess.run([sys.executable, *arguments], **options)
         return time.perf_counter() - began
 
     sides = {name: partial(start, arguments) for name, (arguments, _) in STARTS.items()}

@@ -31,11 +31,12 @@ def measure_step_cost(run: Run) -> list[Line]:
     return [line]
 
 
-def measure_goodput(run: Run) -> Results:
-    """Measure three jobs for two minutes each."""
-    options = {"num_jobs": run.amount(3, 1), "undisturbed_seconds": run.amount(10.0, 5.0)}
-    setup, seconds = keras_setup(run), run.amount(120.0, 40.0)
-    return goodput.measure_goodput(run, setup, seconds=seconds, **options)
+def measure_goodput(run: Run, seconds: float | None = None) -> Results:
+    """Measure three jobs for two minutes each, or one for so many seconds."""
+    num_jobs = 1 if seconds else run.amount(3, 1)
+    options = {"num_jobs": num_jobs, "undisturbed_seconds": run.amount(10.0, 5.0)}
+    seconds = seconds or run.amount(120.0, 40.0)
+    return goodput.measure_goodput(run, keras_setup(run), seconds=seconds, **options)
 
 
 def join_ratio(lines: Sequence[Line]) -> Sequence[Line]:
@@ -73,11 +74,14 @@ def main() -> int:
     """Run what was asked for; returns 1 where a target is missed."""
     parser = parser_of(PAGE)
     add_peers(parser)
+    text = "measure goodput over one job that is disturbed so long: two hours are 7200"
+    parser.add_argument("--goodput-seconds", type=float, metavar="SECONDS", help=text)
     args = parser.parse_args()
+    parts = {**PAGE.parts, "goodput": lambda run: measure_goodput(run, args.goodput_seconds)}
     pictures = args.write.parent if args.write is not None else None
     options = {"is_quick": args.quick, "torch_python": args.torch_python, "pictures": pictures}
     options |= {"released_horovod": args.released_horovod}
-    return measure(PAGE, args, lambda folder: Run(folder, **options))
+    return measure(replace(PAGE, parts=parts), args, lambda folder: Run(folder, **options))
 
 
 if __name__ == "__main__":

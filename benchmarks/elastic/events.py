@@ -149,9 +149,8 @@ class DrivenJob:
 
     def pid(self, slot: int) -> int:
         """The process that has a slot now."""
-        changes = (e for e in self.events("worker") if e.worker == f"{LOCAL_HOST}:{slot}")
-        started = [change for change in changes if change.state == "started"]
-        return int(started[-1].message.split()[1])
+        name, changes = f"{LOCAL_HOST}:{slot}", reversed(self.events("worker"))
+        return next(e.pid for e in changes if (e.worker, e.state) == (name, "started"))
 
     def send(self, slot: int, number: signal.Signals) -> None:
         """Send a worker a signal."""
@@ -176,8 +175,7 @@ class DrivenJob:
 
     def all_stamps(self) -> list[Stamp]:
         """The steps of all processes that ever were."""
-        paths = sorted(self.folder.glob("[0-9]*.[0-9]*"))
-        return [stamp for path in paths for stamp in stamps.read(path)]
+        return stamps_of(self.folder, "[0-9]*")
 
 
 @contextmanager
@@ -380,13 +378,8 @@ def measure_warm_horovodrun(run: Run, setup: Setup) -> list[Line]:
     keep = python_command("edl_horovod.supervisor.keep_warm", "--config", config, "--slots", 2)
     with run.process(place, keep, log="keep_warm") as keeper:
         wait_for_warm(2)
-        argv = (
-            *elastic_horovodrun(place),
-            "-m",
-            "edl_horovod.worker.shim",
-            "--config",
-            str(config),
-        )
+        worker = ("-m", "edl_horovod.worker.shim", "--config", str(config))
+        argv = (*elastic_horovodrun(place), *worker)
         with run.process(place, argv) as child:
             wait_for(lambda: sizes_and_seconds() or None, "a ring of 1", child)
             for number in range(setup.num_events):

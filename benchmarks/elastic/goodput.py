@@ -2,7 +2,9 @@
 
 import itertools
 import signal
+import statistics
 import time
+import timeit
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
@@ -14,6 +16,10 @@ from benchmarks.elastic.events import OTHER, SURVIVOR, DrivenJob, Setup, driven_
 from benchmarks.report import Line, Results
 from benchmarks.run import OURS, Run, wait_for
 from benchmarks.stamps import Rows
+from edl_horovod.job.account import Account, RankAccount
+from edl_horovod.job.events import read
+from edl_horovod.job.state import summarize
+from edl_horovod.ring.activity import Activity
 
 EVERY_SECONDS = 10.0
 LEAST_PERCENT = 97.0
@@ -51,7 +57,7 @@ def measure_goodput(
     run: Run, setup: Setup, *, num_jobs: int, undisturbed_seconds: float, seconds: float
 ) -> Results:
     """Measure jobs undisturbed, and then with an event every 10 seconds for so many seconds."""
-    percents = []
+    percents, accounts = [], []
     for _ in range(num_jobs):
         rates = {}
         options = {"restart_backoff_seconds": 1.0, "spares": 1}
@@ -71,6 +77,8 @@ def measure_goodput(
             all_stamps = job.all_stamps()
         done = stamps.steps_per_second(all_stamps, began, end) * (end - began)
         percents.append(100 * done / ideal_steps(wanted, end, rates))
+        log = read(job.job_dir / "events.jsonl")
+        accounts.append((summarize(log).account, len(all_stamps)))
     line = Line(
         f"goodput over {seconds:.0f} s, an event every 10 s",
         OURS,
@@ -81,9 +89,48 @@ def measure_goodput(
         f"{rates[2]:.1f} on 2; with one spare worker; a slot counts from when it is given; new "
         "workers start on the ring's cores",
     )
-    rows = stamps.rate_over_time(all_stamps, began, end, every=1.0)
+    rows = stamps.rate_over_time(all_stamps, began, end, every=max(1.0, seconds / 240))
     notes = draw(run, "goodput", GOODPUT_CAPTION, {"": [rows]})
-    return Results(lines=[line], notes=notes)
+    return Results(lines=[line, *account_lines(accounts)], notes=notes)
+
+
+def account_lines(accounts: Sequence[tuple[Account, int]]) -> list[Line]:
+    """What jobs' own accounts say, by what they miss the lives of processes, and what they cost.
+
+    Each comes with the number of steps that all ranks of the job did.
+    """
+    step, totals = seconds_of_calls(), [sum(account.seconds.values()) for account, _ in accounts]
+    causes = sorted(accounts[-1][0].seconds.items(), key=lambda cause: -cause[1])
+    shares = ", ".join(f"{cause} {100 * spent / totals[-1]:.2f} %" for cause, spent in causes)
+    lives = f"the last: {len(accounts[-1][0].ranks)} processes, {totals[-1]:.0f} rank-seconds"
+    calls = f"{1e6 * step:.1f} us a step, timed apart; the last: {accounts[-1][1]} steps of ranks"
+    values = [(100 * (it.goodput or 0), 100 * max(map(_missed, it.ranks))) for it, _ in accounts]
+    goodputs, missed = zip(*values, strict=True)
+    costs = [100 * step * steps / total for (_, steps), total in zip(accounts, totals, strict=True)]
+    return [
+        Line("goodput by the account of all processes", OURS, goodputs, unit="%", detail=shares),
+        Line("causes beside a process' life", OURS, missed, unit="%", most=0.5, detail=lives),
+        Line("share of the account itself", OURS, costs, unit="%", most=0.1, detail=calls),
+    ]
+
+
+def _missed(rank: RankAccount) -> float:
+    return abs(1 - sum(rank.seconds.values()) / (rank.until - rank.began))
+
+
+def seconds_of_calls() -> float:
+    """What the calls of a step take that keep the account of a rank: those of `tasks.train`."""
+    activity = Activity()
+
+    def step() -> None:
+        with activity.doing("works", "examples of step 7", "input"):
+            pass
+        with activity.doing("works", "step 7", "computing", bool):
+            activity.step_ended(exchange=1e-3, applying=1e-3)
+        with activity.doing("works", "the end of step 7", "between"):
+            pass
+
+    return statistics.median(timeit.repeat(step, number=100, repeat=100)) / 100
 
 
 def _disturb(job: DrivenJob, began: float, seconds: float) -> list[Wanted]:

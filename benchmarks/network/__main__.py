@@ -44,14 +44,8 @@ def main() -> int:
     parser = parser_of(PAGE, epilog=EXAMPLES, formatter_class=formatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     rates = {rate.bits_per_second / 1e9: rate for rate in RATES}
-    parser.add_argument(
-        "--rates",
-        nargs="+",
-        type=float,
-        choices=rates,
-        default=list(rates),
-        help="Gbit/s; 0 is no limit",
-    )
+    options = {"nargs": "+", "type": float, "choices": rates, "default": list(rates)}
+    parser.add_argument("--rates", help="Gbit/s; 0 is no limit", **options)
     parser.add_argument("--repetitions", type=int, help="of each side; default: 3, 1 with --quick")
     add_peers(parser)
     args = parser.parse_args()

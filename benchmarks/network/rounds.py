@@ -64,12 +64,8 @@ def measure(run: NetworkRun) -> Results:
 
 
 def _sides(run: NetworkRun, local_steps: int) -> dict[str, Train]:
-    local = {
-        "steps": local_steps,
-        "replicas": NUM_RANKS,
-        "method": "diloco",
-        "inner_state": "reset",
-    }
+    local = {"steps": local_steps, "replicas": NUM_RANKS, "method": "diloco"}
+    local["inner_state"] = "reset"
     ours = partial(train_in_torch, run, TRANSFORMER)
     return {
         OURS: partial(ours, settings={"train.local": local}),

@@ -22,14 +22,11 @@ from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.frameworks.keras.collectives import HOROVOD
 from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.models.zoo import LoadedSpec, load_spec
-from edl_horovod.records.index import Index
-from edl_horovod.records.job_data import CACHE_BYTES, open_source, plan_of
+from edl_horovod.records.job_data import open_source, plan_of
 from edl_horovod.records.plan import MAX_WINDOW, DataPlan
-from edl_horovod.records.reader import Reader
 from edl_horovod.spec import Mode
 
-PREFETCH_STEPS = 4
-"""The schema's default of data_plan.prefetch_steps."""
+SETTINGS, RECORDS = DataConfig(), "*.recordio"
 
 Pass = dict[str, float]
 """Records per second and processor time of a record, in microseconds, of all threads."""
@@ -42,7 +39,7 @@ def step_in_bare_loop(work: Work, place: Path) -> Numbers | None:
     """
     keras.utils.set_random_seed(0)
     loaded = _load("cnn.CnnSpec")
-    with _open_stream(work.data, loaded, work.batch_size) as (stream, plan):
+    with _open_stream(work.data / RECORDS, loaded, work.batch_size) as (stream, plan):
         # As in the worker: 1 while a collective is traced, 0 while a ring of fixed ranks forms.
         os.environ["HOROVOD_ELASTIC"] = "1"
         trainer = KerasStep(loaded, stream.element_spec, learning_rate=None)
@@ -113,16 +110,13 @@ def _load(spec: str) -> LoadedSpec:
 def _open_stream(
     data: Path, loaded: LoadedSpec, batch_size: int
 ) -> Iterator[tuple[KerasBatches, DataPlan]]:
-    """A stream over RecordIO files as a job opens it, whose reader has read nothing yet."""
-    index = Index.open(str(data / "*.recordio"))
-    plan = DataPlan(
-        block_starts=index.block_starts,
-        block_counts=index.block_counts,
-        global_batch=batch_size,
-        num_lanes=choose_num_lanes(batch_size, 0, num_ranks=1, most_ranks=0),
-    )
-    with Reader(index, cache_bytes=CACHE_BYTES) as reader:
-        yield KerasBatches(reader, plan, loaded, Mode.TRAINING, prefetch=PREFETCH_STEPS), plan
+    """A stream over files as a job opens it, which has read no record yet."""
+    lanes = choose_num_lanes(batch_size, 0, num_ranks=1, most_ranks=0)
+    options = {"num_lanes": lanes, "is_training": True, "global_batch": batch_size}
+    with open_source(str(data), SETTINGS) as source:
+        plan = plan_of(source, SETTINGS, **options)
+        prefetch = SETTINGS.prefetch_steps
+        yield KerasBatches(source, plan, loaded, Mode.TRAINING, prefetch=prefetch), plan
 
 
 def _epoch(stream: KerasBatches, plan: DataPlan) -> int:
@@ -136,7 +130,7 @@ def _epoch(stream: KerasBatches, plan: DataPlan) -> int:
 
 
 def _pass(data: Path, loaded: LoadedSpec, batch_size: int) -> Pass:
-    with _open_stream(data, loaded, batch_size) as (stream, plan):
+    with _open_stream(data / RECORDS, loaded, batch_size) as (stream, plan):
         return _clocked(lambda: _epoch(stream, plan))
 
 
@@ -150,11 +144,7 @@ def _clocked(read: Callable[[], int]) -> Pass:
 
 def _format_pass(folder: Path, loaded: LoadedSpec, batch: int) -> float:
     """A shuffled epoch; the scan of the files is not counted."""
-    settings = DataConfig()
-    lanes = choose_num_lanes(batch, 0, num_ranks=1, most_ranks=0)
-    with open_source(str(folder), settings) as source:
-        plan = plan_of(source, settings, num_lanes=lanes, is_training=True, global_batch=batch)
-        batches = KerasBatches(source, plan, loaded, Mode.TRAINING, prefetch=PREFETCH_STEPS)
+    with _open_stream(folder, loaded, batch) as (batches, plan):
         batches.try_first()  # As a job does; it starts tf.data's threads.
         return _clocked(lambda: _epoch(batches, plan))["rate"]
 

@@ -4,11 +4,11 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edl_horovod.errors import JobFailed
 from edl_horovod.job import outcome
-from edl_horovod.job.account import Account
+from edl_horovod.job.account import LOST, Account
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import (
     CheckpointEvent,
@@ -24,9 +24,38 @@ from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.job.state import JobState, TargetDetails, advance
 from edl_horovod.job.stops import Stops
 
+if TYPE_CHECKING:
+    from edl_horovod.displays.page.snapshot import Reset
+
 _ENDED = ("finished", "failed", "suspended")
 _NUM_CAUSES = 4
 """Causes that are named for each process."""
+_NOTEWORTHY = 0.02
+"""Share of all rank-seconds from which on a cause is explained."""
+_ADVICE = {
+    "importing": "The workers of one launcher that start later are forked, and have this done.",
+    "building": "A spare worker that is warm already takes a lost rank's place at once:"
+    " elastic.spares.",
+    "warm": "These are spare workers, or processes that waited for their first ring.",
+    "below_min_np": "The ring may not be smaller than elastic.min_np: lower it, or keep spare"
+    " workers warm (elastic.spares).",
+    "coordinator_away": "Ranks outside of a ring waited for the coordinator. Its log says why it"
+    " was away.",
+    "forming": "Look at the resets below, and at hosts that do not answer.",
+    "state": "A larger elastic.join_share sends the state faster, a smaller one disturbs steps"
+    " less.",
+    "input": "The ranks waited for examples. Raise data_plan.prefetch_steps, let PyTorch decode in"
+    " processes (data_plan.processes), or make the model's feed faster.",
+    "exchange": "The ranks waited for the sums of all ranks. Either some ranks are slower, or the"
+    " network is: train.compression halves the bytes, local rounds exchange less often.",
+    "redone": "These steps were lost with a rank, and done again.",
+    "evaluation": "Evaluate less often (train.evaluate_steps), or on fewer examples.",
+    "callbacks": "Ranks wait for the leader while the model's callbacks run.",
+    "checkpoint": "Save less often: checkpoint.every_seconds.",
+    "hung": "Below is what hung, and where. elastic.stall_seconds is how long it may.",
+    LOST: "These processes ended without a last account, as one that is killed does.",
+}
+"""What to do about a cause, or what it means."""
 
 
 def job_facts(state: JobState, details: TargetDetails | None, *, now: float) -> dict[str, str]:
@@ -86,10 +115,48 @@ def account_tables(account: Account) -> list[JobTable]:
 
 def stops_table(stops: Stops) -> JobTable:
     """The table of the ranks that the rings of a job have lost."""
-    rows = [
-        (datetime.fromtimestamp(stop.time).strftime("%H:%M:%S"), str(stop)) for stop in stops.losses
+    rows = [(_clock(stop.time), str(stop)) for stop in stops.losses]
+    return JobTable("Why it stopped", ("TIME", "STOP"), rows)
+
+
+def cost_sentences(account: Account) -> list[str]:
+    """What cost the most beside the work of steps, with its number, and what to change."""
+    seconds = account.seconds
+    total = sum(seconds.values())
+    # The steps' own work is what the job is for.
+    costs = {it: spent for it, spent in seconds.items() if it not in ("computing", "applying")}
+    return [
+        f"{cause}: {spent / total:.1%} of all rank-seconds ({spent:,.1f} s)."
+        f" {_ADVICE.get(cause, '')}".rstrip()
+        for cause, spent in sorted(costs.items(), key=lambda cost: -cost[1])
+        if spent / total >= _NOTEWORTHY
     ]
-    return JobTable("Why it stopped", ("TIME", "LOSS"), rows)
+
+
+_RESET_PARTS = ("notice", "rendezvous", "sync", "first step")
+
+
+def resets_table(resets: Sequence["Reset"]) -> JobTable:
+    """The table of changes of a job's ring, with the seconds of their parts."""
+    header = ("TIME", "RANKS", "STEP", "STALL", *map(str.upper, _RESET_PARTS), "REASON")
+    return JobTable("Resets", header, list(map(_reset_row, resets)))
+
+
+def _reset_row(reset: "Reset") -> tuple[str, ...]:
+    event = reset.event
+    parts = reset.part_seconds
+    return (
+        _clock(reset.time),
+        f"{event.old_size} to {event.new_size}",
+        f"{event.step:,}",
+        f"{event.seconds:.3f} s",
+        *(f"{parts[name]:.3f} s" if name in parts else "" for name in _RESET_PARTS),
+        event.reason,
+    )
+
+
+def _clock(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%H:%M:%S")
 
 
 def goodput_text(account: Account) -> str:
@@ -121,7 +188,7 @@ def notable(event: Event) -> str:
         case ResetEvent():
             return (
                 f"ring {event.old_size} -> {event.new_size} after step {event.step:,} "
-                f"({event.reason}, {event.seconds:.1f} s)"
+                f"({event.reason.rstrip('.')}, {event.seconds:.2f} s)"
             )
         case WorkerEvent(state="left" | "lost" | "failed" | "waiting" | "hung"):
             return f"worker {event.worker} {event.state}{_because(event.message)}"
@@ -161,7 +228,7 @@ def _training_facts(state: JobState) -> dict[str, str]:
         f"{count(state.num_resets, 'reset')}",
         "spares": ", ".join(state.spares),
         "goodput": goodput_text(state.account),
-        "last loss": "" if state.stops.last is None else str(state.stops.last),
+        "last stop": "" if state.stops.last is None else str(state.stops.last),
         "output": state.output,
     }
 

@@ -128,6 +128,8 @@ class ResetEvent(Event, kind="reset"):
     seconds: float
     """From the end of the leader's last step to the beginning of its next step."""
     reason: str
+    join_seconds: float | None = None
+    """Those of them until the leader was in the formed ring; then it got or sent the state."""
 
 
 @dataclass(frozen=True, kw_only=True)

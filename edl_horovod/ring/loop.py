@@ -90,6 +90,7 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
         try:
             with membership.doing("joins", "joining the next ring", "forming"):
                 world = membership.join(state.own_step)
+            join_seconds = time.monotonic() - left_at
             with membership.doing("joins", f"the state of generation {world.generation}", "state"):
                 if not world.is_alone:
                     # All ranks call them: each has just formed the ring.
@@ -99,7 +100,8 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
                     state.begin_alone()
             membership.formed(world, has_state=state.is_whole)
             seconds = time.monotonic() - left_at
-            _report(events, work, world, old_size=size, seconds=seconds, reason=reason)
+            took = (join_seconds, seconds)
+            _report(events, work, world, old_size=size, took=took, reason=reason)
             size = world.size
             with membership.doing("unwatched", "beginning", "between"):
                 is_done = work.run(world, membership)
@@ -122,16 +124,25 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
 
 
 def _report(
-    events: EventLog, work: Work, world: World, *, old_size: int, seconds: float, reason: str
+    events: EventLog,
+    work: Work,
+    world: World,
+    *,
+    old_size: int,
+    took: tuple[float, float],
+    reason: str,
 ) -> None:
+    """Log and write a reset; it `took` so many seconds until the ring was formed, and in all."""
+    join_seconds, seconds = (round(it, 4) for it in took)
     event = ResetEvent(
         generation=world.generation,
         old_size=old_size,
         new_size=world.size,
         step=work.state.step,
         records_seen=work.records_seen(),
-        seconds=round(seconds, 4),
+        seconds=seconds,
         reason=reason,
+        join_seconds=join_seconds,
     )
     log.info(
         "generation %d: size %d -> %d, rank %d, step %d, records_seen %d, %.3f s (%s)",

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,16 @@ from edl_horovod.displays import load, open_displays
 from edl_horovod.job import earlier, hosts, outcome, output_checks, timeline
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.events import EventLog, JobEvent, OnEvents, Recorded, follow
+from edl_horovod.job.events import (
+    EventLog,
+    GenerationEvent,
+    JobEvent,
+    OnEvents,
+    Recorded,
+    ResetEvent,
+    WorkerEvent,
+    follow,
+)
 from edl_horovod.job.outcome import Failure, Outcome, Success
 from edl_horovod.job.stops import Stops
 from edl_horovod.models import job_zoo, lookup
@@ -40,6 +50,9 @@ ADDRESS_SECONDS = 30.0
 
 STOP_SECONDS = 60.0
 """How long workers may take to end their step and to save a checkpoint after a request to stop."""
+
+_RANK_OF_MPIRUN = re.compile(r"noticed\s+that\s+process\s+rank\s+(\d+)\s+with\s+PID")
+"""In its words about a rank that a signal has ended, in lines of some length."""
 
 _REPORTED = ("steps", "metrics", "output")
 """The parts of the outcome that the last event and the result of the launch tell."""
@@ -150,7 +163,7 @@ def run_plan(
         except errors.EdlError as error:
             show()
             if stops.last is not None and isinstance(error, _FOR_LACK_OF_RANKS):
-                error = error.with_more_hint(f" The last loss: {stops.last}.")
+                error = error.with_more_hint(f" Why the ring stopped last: {stops.last}.")
             end("failed", str(error))
             raise error.with_more_hint(earlier.resume_hint(config, plan.job_dir)) from error
         except KeyboardInterrupt as error:
@@ -332,6 +345,29 @@ def _await_dismissed(slots: Slots) -> None:
         child.wait(max(0.0, deadline - time.monotonic()))
 
 
+def _report_ring(events: EventLog, recorded: list[Recorded]) -> tuple[str, ...]:
+    """Write the members of a static ring of this machine once its leader is in it; returns them."""
+    for _, source, reset in recorded:
+        if isinstance(reset, ResetEvent):
+            host = source.rpartition(":")[0]
+            ring = GenerationEvent(
+                generation=reset.generation,
+                size=reset.new_size,
+                members=tuple(f"{host}:{rank}" for rank in range(reset.new_size)),
+                reason=reset.reason,
+                is_formed=True,
+            )
+            events.write(ring)
+            return ring.members
+    return ()
+
+
+def _rank_that_ended(printed: str) -> int | None:
+    """The rank that ended first, as `mpirun` says at the end; None if it says nothing of one."""
+    match = _RANK_OF_MPIRUN.search(printed)
+    return None if match is None else int(match[1])
+
+
 def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | None:
     """Run a job whose ranks one program starts; returns its outcome, or None after a stop."""
     assert plan.ring is not None
@@ -340,6 +376,7 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | Non
         needs.require_mpi(plan.ring)
     restarting = [_restarting(plan, "discovery", plan.discovery)] if plan.discovery else []
     ring: Child | None = None
+    members: tuple[str, ...] = ()
     try:
         # mpirun does not hand on the end of its standard input; ranks elsewhere get no variable.
         lifeline = str(os.getpid()) if LOCAL_HOST in plan.hosts else "stdin"
@@ -348,7 +385,9 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | Non
         while (code := ring.exit_code) is None:
             for child in restarting:
                 child.keep()
-            show()
+            recorded = show()
+            if LOCAL_HOST in plan.hosts:
+                members = members or _report_ring(events, recorded)
             if plan.job_dir.stop_request.exists():
                 return None
             time.sleep(POLL_SECONDS)
@@ -359,6 +398,9 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | Non
         # For a rank that a signal ended, mpirun ends like a shell: with 128 plus the signal.
         signal_code = 128 - code if code > 128 else code
         killed = processes.what_killed(signal_code, processes.Memory(ring.pid))
+        if (rank := _rank_that_ended(ring.tail())) is not None and rank < len(members):
+            message = f"ended with {processes.exit_text(signal_code)}. {killed}".strip()
+            events.write(WorkerEvent(worker=members[rank], state="failed", message=message))
         raise errors.JobFailed(
             f"{program} ended with {processes.exit_text(code)} before the job was done."
             f"{killed and ' A rank may be meant. '}{killed} {ring.last_words()}"

@@ -1,6 +1,10 @@
 """The same training by every launch; the errors that a user can meet."""
 
+import json
+import os
+import re
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -8,8 +12,10 @@ import numpy as np
 import pytest
 
 from edl_horovod import trained_model
+from edl_horovod.errors import JobFailed
 from edl_horovod.trained_model.params import read_params
 from tests.frameworks import NEEDS_KERAS
+from tests.integration.conftest import edl
 from tests.records import write_records
 from tests.waiting import wait_until
 
@@ -64,6 +70,21 @@ def test_a_static_ring_ends_with_its_killed_launcher(start, data):
     job.wait_for_step(1)
     job.process.kill()
     wait_until(lambda: not job.processes(), "the end of the ring", seconds=20)
+
+
+def test_a_static_ring_names_the_rank_that_was_killed(start, data):
+    endless = ("model_def=tiny", "train.epochs=1000000", f"data={data}")
+    job = start("train", *endless, "launch=mpi", "launch.np=2")
+    job.wait_for_step(1)
+    accounts = {e.source.rpartition(":")[2]: e for e in job.events("account")}
+    os.kill(accounts["1"].event.pid, signal.SIGKILL)
+
+    assert job.end() == JobFailed.exit_code, job.describe()
+    lost = rf"rank 1 \({accounts['1'].source}\) was lost.*: ended with SIGKILL"
+    assert re.search(lost, job.printed)
+    report = json.loads(edl("report", str(job.job_dir), "-o", "json"))
+    assert [stop["rank"] for stop in report["stops"]] == [1]
+    assert re.search(f"last stop +{lost}", edl("status", str(job.job_dir)))
 
 
 def environment_without_programs(folder):

@@ -106,7 +106,7 @@ def test_the_causes_of_each_process_add_up_to_its_life(start_paced, tmp_path):
         rf"rank {lost_rank} \(localhost:1\) was lost, and 1 other had to stop in step \d+: ended"
         " with SIGKILL"
     )
-    assert re.search(f"last loss +{lost}", edl("status", str(job.job_dir)))
+    assert re.search(f"last stop +{lost}", edl("status", str(job.job_dir)))
     job.wait_for_ring(2, after=ring)
     running = json.loads(edl("report", str(job.job_dir), "-o", "json"))
     assert any(rank["doing"] for rank in running["ranks"])
@@ -123,6 +123,11 @@ def test_the_causes_of_each_process_add_up_to_its_life(start_paced, tmp_path):
         assert sum(rank["seconds"].values()) == pytest.approx(life, rel=0.005, abs=0.01)
         assert rank["doing"] == ""
         assert rank["seconds"]["building"] > 0
+    for reset in found["resets"]:
+        notice, rendezvous, sync, first_step = reset["parts"].values()
+        assert notice + rendezvous + sync == pytest.approx(reset["seconds"], abs=1e-3)
+        assert min(notice, sync) >= 0 < min(rendezvous, first_step)
+    assert [reset["new_size"] for reset in found["resets"]] == [1, 2]
     assert survivor["seconds"]["computing"] > 10
     assert survivor["seconds"]["redone"] > 0
     assert "ending" in newcomer["seconds"]
@@ -168,7 +173,7 @@ def test_a_rank_that_waits_outside_of_a_ring_says_for_what(start_paced):
     )
     os.kill(job.coordinator_pid(), signal.SIGKILL)
     assert job.end() == NotEnoughWorkers.exit_code, job.describe()
-    lost = rf"The last loss: rank {lost_rank} \(localhost:1\) was lost, .*: ended with SIGKILL"
+    lost = rf"ring stopped last: rank {lost_rank} \(localhost:1\) was lost, .*: ended with SIGKILL"
     assert re.search(lost, job.printed)
 
     found = json.loads(edl("report", str(job.job_dir), "-o", "json"))

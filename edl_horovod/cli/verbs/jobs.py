@@ -22,10 +22,12 @@ from edl_horovod.displays.text import (
     account_tables,
     ago,
     as_json,
+    cost_sentences,
     count,
     goodput_text,
     job_facts,
     job_table,
+    resets_table,
     stops_table,
 )
 from edl_horovod.errors import (
@@ -39,8 +41,6 @@ from edl_horovod.errors import (
 from edl_horovod.files import json_text
 from edl_horovod.files.whole_file import write_bytes
 from edl_horovod.job import log
-from edl_horovod.job.pace import Pace
-from edl_horovod.job.state import JobState
 from edl_horovod.launch.client import Client
 from edl_horovod.launch.jobs import EventLine, JobRow, JobStatus
 from edl_horovod.launch.waiting import CONDITIONS
@@ -238,7 +238,7 @@ def run_report(verb: str, summary: str, argv: Sequence[str]) -> int:
         fields = comparison.as_json(jobs)
         print(json_text.dumps(fields[0] if is_one else fields, indent=2))
     elif is_one:
-        print("\n".join(_report_lines(jobs[0].progress, jobs[0].slowest)))
+        print("\n".join(_report_lines(jobs[0])))
     else:
         compared = comparison.comparison_table(jobs)
         print("\n".join(table(compared.header, compared.rows)))
@@ -342,6 +342,7 @@ def _job_to_report(client: Client, job: str) -> ComparedJob:
         details=status.details,
         slowest=snapshot.slowest,
         loss=snapshot.loss,
+        resets=snapshot.resets,
     )
 
 
@@ -365,13 +366,16 @@ def _write_page(file: Path, client: Client, jobs: Sequence[ComparedJob]) -> None
         ) from error
 
 
-def _report_lines(state: JobState, slowest: Pace | None) -> list[str]:
-    if not (goodput := goodput_text(state.account)):
+def _report_lines(job: ComparedJob) -> list[str]:
+    account, stops = job.progress.account, job.progress.stops
+    if not (goodput := goodput_text(account)):
         return ["The job's ranks have not written an account of their time yet."]
     lines = fact_lines({"goodput": f"{goodput} went into steps that count"})
-    for part in (*account_tables(state.account), stops_table(state.stops)):
+    sentences = [*cost_sentences(account), *([] if job.slowest is None else [str(job.slowest)])]
+    lines += ["", *sentences] if sentences else []
+    for part in (*account_tables(account), resets_table(job.resets), stops_table(stops)):
         lines += ["", *table(part.header, part.rows)] if part.rows else []
-    return lines if slowest is None else [*lines, "", str(slowest)]
+    return lines
 
 
 def _print_rows(rows: Sequence[JobRow], *, is_json: bool) -> None:

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from edl_horovod.displays.page.snapshot import Point
-from edl_horovod.displays.text import JobTable
+from edl_horovod.displays.page.snapshot import Point, Reset
+from edl_horovod.displays.text import JobTable, cost_sentences
 from edl_horovod.job.account import STEP_CAUSES
+from edl_horovod.job.events import fields_of
 from edl_horovod.job.pace import Pace
 from edl_horovod.job.state import JobState, TargetDetails
 
@@ -39,6 +40,8 @@ class ComparedJob:
     slowest: Pace | None
     loss: tuple[Point, ...]
     """Over steps."""
+    resets: tuple[Reset, ...]
+    """The newest last."""
 
     @property
     def seconds(self) -> float | None:
@@ -94,8 +97,14 @@ def as_json(jobs: Sequence[ComparedJob]) -> list[dict[str, Any]]:
             "records_per_second": job.progress.records_per_second,
             "num_resets": job.progress.num_resets,
             **job.progress.account.for_programs(),
+            "costs": cost_sentences(job.progress.account),
+            "resets": [_reset_as_json(reset) for reset in job.resets],
             "slowest": None if job.slowest is None else asdict(job.slowest),
             "stops": job.progress.stops.for_programs(),
         }
         for job in jobs
     ]
+
+
+def _reset_as_json(reset: Reset) -> dict[str, Any]:
+    return {"time": reset.time, **fields_of(reset.event), "parts": reset.part_seconds}

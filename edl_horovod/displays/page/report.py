@@ -14,12 +14,14 @@ from edl_horovod.displays.page.rendering import (
     quoted,
     section,
 )
-from edl_horovod.displays.page.snapshot import History, JobSnapshot, Process, Reset
+from edl_horovod.displays.page.snapshot import History, JobSnapshot, Process
 from edl_horovod.displays.text import (
     JobTable,
     account_tables,
+    cost_sentences,
     job_facts,
     job_table,
+    resets_table,
     stops_table,
 )
 from edl_horovod.job.account import CAUSES, LOST, Account
@@ -38,32 +40,6 @@ _ALL_PARTS = 20_000
 _LEAST_PARTS = 8
 _THINNEST = 0.2
 """Height below which a part cannot be seen and is left out."""
-_NOTEWORTHY = 0.02
-"""Share of all rank-seconds from which on a cause is explained."""
-_ADVICE = {
-    "importing": "The workers of one launcher that start later are forked, and have this done.",
-    "building": "A spare worker that is warm already takes a lost rank's place at once:"
-    " elastic.spares.",
-    "warm": "These are spare workers, or processes that waited for their first ring.",
-    "below_min_np": "The ring may not be smaller than elastic.min_np: lower it, or keep spare"
-    " workers warm (elastic.spares).",
-    "coordinator_away": "Ranks outside of a ring waited for the coordinator. Its log says why it"
-    " was away.",
-    "forming": "Look at the resets below, and at hosts that do not answer.",
-    "state": "A larger elastic.join_share sends the state faster, a smaller one disturbs steps"
-    " less.",
-    "input": "The ranks waited for examples. Raise data_plan.prefetch_steps, let PyTorch decode in"
-    " processes (data_plan.processes), or make the model's feed faster.",
-    "exchange": "The ranks waited for the sums of all ranks. Either some ranks are slower, or the"
-    " network is: train.compression halves the bytes, local rounds exchange less often.",
-    "redone": "These steps were lost with a rank, and done again.",
-    "evaluation": "Evaluate less often (train.evaluate_steps), or on fewer examples.",
-    "callbacks": "Ranks wait for the leader while the model's callbacks run.",
-    "checkpoint": "Save less often: checkpoint.every_seconds.",
-    "hung": "Below is what hung, and where. elastic.stall_seconds is how long it may.",
-    LOST: "These processes ended without a last account, as one that is killed does.",
-}
-"""What to do about a cause, or what it means."""
 
 
 @dataclass(frozen=True)
@@ -137,17 +113,16 @@ def _sections(
 ) -> dict[str, str]:
     state, details = snapshot.state or JobState(), snapshot.details
     facts = {} if snapshot.state is None else job_facts(state, details, now=now)
-    resets = list(map(_reset_row, snapshot.resets))
     checkpoints = [_checkpoint_row(time, event) for time, event in snapshot.checkpoints]
     events = [(clock(when), words) for when, words in reversed(snapshot.notable)]
     slowest = [] if snapshot.slowest is None else [str(snapshot.slowest)]
-    sentences = [*_sentences(state.account), *slowest]
+    sentences = [*cost_sentences(state.account), *slowest]
     waits = () if details is None else details.other_waits
     tables = {
         "workers": job_table(state, details, now=now),
         "ranks": account_tables(state.account)[1],
         "stops": stops_table(state.stops),
-        "resets": JobTable("Resets", _RESET_HEADER, resets),
+        "resets": resets_table(snapshot.resets),
         "checkpoints": JobTable("Checkpoints", _CHECKPOINT_HEADER, checkpoints),
     }
     return {
@@ -168,19 +143,6 @@ def _sections(
 
 def _state_of(snapshot: JobSnapshot) -> str:
     return "unknown" if snapshot.state is None else (snapshot.details or snapshot.state).state
-
-
-def _sentences(account: Account) -> list[str]:
-    seconds = account.seconds
-    total = sum(seconds.values())
-    # The steps' own work is what the job is for.
-    costs = {it: spent for it, spent in seconds.items() if it not in ("computing", "applying")}
-    return [
-        f"{cause}: {spent / total:.1%} of all rank-seconds ({spent:,.1f} s)."
-        f" {_ADVICE.get(cause, '')}".rstrip()
-        for cause, spent in sorted(costs.items(), key=lambda cost: -cost[1])
-        if spent / total >= _NOTEWORTHY
-    ]
 
 
 def _causes(account: Account) -> Iterator[dict[str, Any]]:
@@ -246,23 +208,6 @@ def _parts(process: Process, began: float, span: float, *, max_parts: int) -> It
                     yield _Part(cause, *(round(number, 2) for number in numbers))
                 y += height
         since, before = until, dict(moment.seconds)
-
-
-_RESET_PARTS = ("notice", "rendezvous", "sync", "first step")
-_RESET_HEADER = ("TIME", "RANKS", "STEP", "STALL", *map(str.upper, _RESET_PARTS), "REASON")
-
-
-def _reset_row(reset: Reset) -> tuple[str, ...]:
-    event = reset.event
-    parts = {name: until - began for name, (began, until) in reset.parts.items()}
-    return (
-        clock(reset.time),
-        f"{event.old_size} to {event.new_size}",
-        f"{event.step:,}",
-        _seconds(event.seconds),
-        *(_seconds(parts.get(name)) for name in _RESET_PARTS),
-        event.reason,
-    )
 
 
 _CHECKPOINT_HEADER = ("TIME", "STATE", "STEP", "SECONDS", "MB", "NOTE")

@@ -65,8 +65,8 @@ class Reset:
     time: float
     """When the new ring began to work, in seconds since the epoch."""
     event: ResetEvent
-    forming: tuple[float, float] | None = None
-    """When the coordinator began to form the ring, and when it was formed; None if not known."""
+    decided: float | None = None
+    """When the coordinator began to form the ring; None if not known."""
     first_step_seconds: float | None = None
     """From the new ring's begin to the end of its first step."""
 
@@ -74,22 +74,26 @@ class Reset:
     def parts(self) -> dict[str, tuple[float, float]]:
         """Begin and end of each part that is known, in seconds since the epoch.
 
-        `notice` is the time from the leader's last step until the coordinator forms a ring, `sync`
-        that from the formed ring until it works.
+        `notice` is the time from the leader's last step until the coordinator forms a ring,
+        `rendezvous` that until the leader is in it, `sync` that until it has the state and works.
         """
         parts: dict[str, tuple[float, float]] = {}
         began, ready = self.time - self.event.seconds, self.time
-        if self.forming is not None:
-            # A planned change is decided while the ring still trains, and clocks of hosts differ.
-            decided, formed = (min(max(began, moment), ready) for moment in self.forming)
-            parts = {
-                "notice": (began, decided),
-                "rendezvous": (decided, formed),
-                "sync": (formed, ready),
-            }
+        if self.event.join_seconds is not None:
+            decided, formed = began, began + self.event.join_seconds
+            if self.decided is not None:
+                # A planned change is decided while the ring still trains; clocks of hosts differ.
+                decided = min(max(began, self.decided), formed)
+                parts["notice"] = (began, decided)
+            parts |= {"rendezvous": (decided, formed), "sync": (formed, ready)}
         if self.first_step_seconds is not None:
             parts["first step"] = (ready, ready + self.first_step_seconds)
         return parts
+
+    @property
+    def part_seconds(self) -> dict[str, float]:
+        """Seconds of each part that is known."""
+        return {name: until - began for name, (began, until) in self.parts.items()}
 
 
 class Resets:
@@ -119,14 +123,13 @@ class Resets:
                 self._newest[-1] = replace(self._newest[-1], first_step_seconds=seconds)
 
     def _add_forming(self) -> None:
-        """Tell the newest reset how its ring was formed; either event may be the first."""
+        """Tell the newest reset when its ring was decided on; either event may be the first."""
         if self._formed is None or not self._newest:
             return
         formed, reset = self._formed.event, self._newest[-1]
         assert isinstance(formed, GenerationEvent)
         if reset.event.generation == formed.generation:
-            forming = (self._formed.time - formed.seconds, self._formed.time)
-            self._newest[-1] = replace(reset, forming=forming)
+            self._newest[-1] = replace(reset, decided=self._formed.time - formed.seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

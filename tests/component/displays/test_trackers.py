@@ -37,8 +37,8 @@ FIRST = [
 ]
 SECOND = [
     recorded("job", 20.0, state="starting", task="train"),
-    recorded("generation", 20.5, is_formed=True, seconds=1.0),
-    recorded("reset", 21.0, new_size=2, seconds=2.0, reason="start"),
+    recorded("generation", 20.75, is_formed=True, seconds=1.25),
+    recorded("reset", 21.0, new_size=2, seconds=2.0, reason="start", join_seconds=1.5),
     recorded("account", 22.0, seconds={"computing": 3.0, "input": 1.0}),
     *(recorded("step", 20.0 + step, step=step, loss=2 / step) for step in (3, 4, 5)),
     recorded(

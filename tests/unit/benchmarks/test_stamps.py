@@ -5,8 +5,9 @@ import math
 import pytest
 
 from benchmarks import stamps
-from benchmarks.elastic.goodput import ideal_steps
+from benchmarks.elastic.goodput import account_lines, ideal_steps
 from benchmarks.stamps import Stamp
+from edl_horovod.job.account import Account, RankAccount
 
 
 def steady(begin, end, *, every=0.1, first=1, size=1):
@@ -95,6 +96,19 @@ def test_loss_over_time_stands_still_where_no_step_ends():
     rows = stamps.loss_over_time(steps, 5.0, 10.0, every=1.0)
     assert [size for _, _, size in rows] == [3, 0, 0, 0, 2]
     assert [loss for _, loss, _ in rows] == [1.5, 1.5, 1.5, 1.5, 0.5]
+
+
+def test_an_account_is_held_against_the_lives_of_all_processes():
+    whole = RankAccount("a:0", 1, 100.0, 110.0, {"computing": 9.0, "input": 1.0})
+    short = RankAccount("a:1", 2, 105.0, 115.0, {"computing": 9.9})
+    account = Account({rank.process: rank for rank in (whole, short)})
+
+    goodput, missed, cost = account_lines([(account, 1000)])
+
+    assert goodput.values == (pytest.approx(100 * 18.9 / 19.9),)
+    assert missed.values == (pytest.approx(1.0),)
+    assert missed.is_reached is False
+    assert 0 < cost.values[0] < 5
 
 
 def test_ideal_steps_follow_the_slots_that_were_there():

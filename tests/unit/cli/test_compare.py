@@ -69,6 +69,13 @@ def test_programs_get_the_same(jobs, capsys):
     assert (quick["total_seconds"], slow["total_seconds"]) == (10.0, 40.0)
     assert [stop["worker"] for stop in quick["stops"]] == ["a:1"]
     assert quick["metrics"] == {"accuracy": 0.91}
+    assert slow["costs"][0].startswith("input: 90.0% of all rank-seconds")
+
+
+def test_the_report_of_one_job_says_what_to_change(jobs, capsys):
+    assert main(["report", jobs[1]]) == 0
+
+    assert "input: 90.0% of all rank-seconds" in capsys.readouterr().out
 
 
 class Elements(HTMLParser):

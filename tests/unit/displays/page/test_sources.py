@@ -179,8 +179,10 @@ def test_nothing_is_read_while_no_file_changes(tmp_path, monkeypatch):
 def test_what_a_reset_took_is_known_by_its_parts(is_reset_first):
     history = History()
     first_two = [
-        recorded("generation", 9.875, generation=2, is_formed=True, seconds=0.25),
-        recorded("reset", 10.0, generation=2, old_size=2, new_size=1, seconds=0.5),
+        recorded("generation", 9.9375, generation=2, is_formed=True, seconds=0.3125),
+        recorded(
+            "reset", 10.0, generation=2, old_size=2, new_size=1, seconds=0.5, join_seconds=0.375
+        ),
     ]
     for one in reversed(first_two) if is_reset_first else first_two:
         history.add(one)
@@ -195,22 +197,33 @@ def test_what_a_reset_took_is_known_by_its_parts(is_reset_first):
     }
 
 
+def reset_at_ten(**fields):
+    return recorded("reset", 10.0, generation=2, old_size=2, new_size=3, seconds=0.5, **fields)
+
+
 def test_a_ring_that_trained_on_while_the_next_one_was_decided_had_nothing_to_notice():
     history = History()
     history.add(recorded("generation", 10.5, generation=2, is_formed=True, seconds=5.0))
-    history.add(recorded("reset", 10.0, generation=2, old_size=2, new_size=3, seconds=0.5))
+    history.add(reset_at_ten(join_seconds=0.25))
 
     (reset,) = history.snapshot(history.state).resets
-    assert reset.parts == {"notice": (9.5, 9.5), "rendezvous": (9.5, 10.0), "sync": (10.0, 10.0)}
+    assert reset.parts == {"notice": (9.5, 9.5), "rendezvous": (9.5, 9.75), "sync": (9.75, 10.0)}
 
 
-def test_without_a_coordinator_only_the_first_step_of_a_reset_is_known():
+@pytest.mark.parametrize(
+    ("fields", "parts"),
+    [
+        ({"join_seconds": 0.25}, {"rendezvous": (9.5, 9.75), "sync": (9.75, 10.0)}),
+        ({}, {}),  # An earlier version wrote it.
+    ],
+)
+def test_without_a_coordinator_the_leader_tells_the_parts(fields, parts):
     history = History()
-    history.add(recorded("reset", 10.0, generation=2, old_size=2, new_size=3, seconds=0.5))
+    history.add(reset_at_ten(**fields))
     history.add(step(7, size=1)._replace(time=10.125))
 
     (reset,) = history.snapshot(history.state).resets
-    assert reset.parts == {"first step": (10.0, 10.125)}
+    assert reset.parts == {**parts, "first step": (10.0, 10.125)}
 
 
 def test_a_process_is_shown_with_the_cause_of_its_end():
