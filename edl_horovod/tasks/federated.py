@@ -29,7 +29,7 @@ from edl_horovod.tasks.local_rounds import Values
 
 OWN_SETTINGS = frozenset(
     {
-        *("listen", "local_epochs", "local_steps", "min_parties", "parties", "party"),
+        *("address", "listen", "local_epochs", "local_steps", "min_parties", "parties", "party"),
         *("proximal_mu", "quorum", "unencrypted"),
     }
 )
