@@ -281,9 +281,12 @@ class FederatedConfig:
     """The share of `parties` that must be there as well; with fewer the others wait (federate)."""
     listen: str = "127.0.0.1:0"
     """Address and port at which the parties join; port 0 takes any free one (federate)."""
+    address: str = ""
+    """HOST:PORT at which the other parties reach this one, which then listens on PORT of all its
+    networks; empty takes the address from which it reaches the coordinator, and any free port."""
     unencrypted: bool = False
-    """Whether parties may exchange sums with other machines although these are not encrypted, as in
-    a VPN."""
+    """Whether the traffic of the training is not encrypted, because all of it passes a VPN; must be
+    the same at the coordinator and at all parties."""
     party: str = ""
     """The name of this party, which `edl party` takes from the party's token; empty for a training
     of one party by `edl train`."""
@@ -307,6 +310,8 @@ class FederatedConfig:
         check(is_unique, "federated.parties", self.parties, "must not have a name twice")
         rule = "must be HOST:PORT"
         check(bool(_LISTEN.fullmatch(self.listen)), "federated.listen", self.listen, rule)
+        is_address = bool(_LISTEN.fullmatch(self.address)) and not self.address.endswith(":0")
+        check(not self.address or is_address, "federated.address", self.address, rule)
 
     @property
     def least_parties(self) -> int:

@@ -10,12 +10,13 @@ import asyncio
 import errno
 import logging
 import os
-import resource
 import signal
+import ssl
 import sys
 from pathlib import Path
 
 from edl_horovod.config import resolved
+from edl_horovod.coordinator import tls, wire
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.errors import EdlError, OutputError, hint_of
@@ -29,9 +30,6 @@ log = logging.getLogger("edl_horovod.coordinator")  # Run as a program, it is ca
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
 """After these errors the launcher does not restart the coordinator: it would fail again."""
 
-OPEN_FILES = 8192
-"""Room for a few thousand workers and all unauthenticated connections; many shells allow 1024."""
-
 
 def main() -> int:
     """Run one job's coordinator; returns the process' exit code."""
@@ -40,12 +38,13 @@ def main() -> int:
     parser.add_argument("--address", default="127.0.0.1", help="address that the workers can reach")
     parser.add_argument("--port", type=int, default=0, help="where workers call; 0 takes any")
     parser.add_argument("--secret-file", type=Path, help="default: secret in the job's directory")
+    parser.add_argument("--authority", type=Path, help="accept only workers with its certificates")
     args = parser.parse_args()
     job_dir = JobDir(args.job_dir)
     config = resolved.load(job_dir.config)
     logs.setup("coordinator", level=config.log_level)
     end_with_parent()
-    _allow_open_files()
+    wire.allow_open_files()
     with EventLog(job_dir.events, "coordinator") as events:
         events.write(CoordinatorEvent(pid=os.getpid()))
         settings = CoordinatorSettings(
@@ -53,6 +52,7 @@ def main() -> int:
             address=args.address,
             port=args.port,
             secret=(args.secret_file or job_dir.secret).read_bytes(),
+            tls=_tls(args.authority) if args.authority else None,
             config=config,
         )
         coordinator = Coordinator(settings, events)
@@ -74,16 +74,15 @@ def main() -> int:
     return 0
 
 
+def _tls(authority: Path) -> ssl.SSLContext:
+    # A new certificate at each start, so that it does not expire before those of the parties.
+    identity = tls.sign(authority.read_text(), tls.COORDINATOR)
+    return tls.context(identity, tls.MESSAGES, tls.RENDEZVOUS, is_server=True)
+
+
 async def _serve(coordinator: Coordinator) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, coordinator.end_soon)
     await coordinator.run()
-
-
-def _allow_open_files() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 if __name__ == "__main__":

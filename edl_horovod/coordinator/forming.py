@@ -14,6 +14,8 @@ value, so Gloo raises an error instead of waiting for its time-out.
 
 Horovod's client cannot authenticate itself, but its server's address may contain a path. So the
 paths of each generation begin with a token, which the members get over authenticated connections.
+Between the parties of a federated training, requests come through their own proxies
+(`ring.membership.links`), encrypted and to the port of the coordinator.
 """
 
 import asyncio
@@ -57,6 +59,7 @@ class Rendezvous:
         wait_seconds: float,
         hello_seconds: float = Timings.hello_seconds,
         linger_seconds: float = LINGER_SECONDS,
+        shared: WorkerServer | None = None,
     ) -> None:
         """Prepare the server; entering the context starts it.
 
@@ -66,6 +69,8 @@ class Rendezvous:
             hello_seconds: How long a connection may take to send a first line with the token.
             linger_seconds: How long the port stays open after the context, for members of an
                 abandoned ring that ask again.
+            shared: The server whose port it shares, until the next rendezvous; None for a port of
+                its own.
         """
         self._host = host
         self._wait_seconds = wait_seconds
@@ -73,11 +78,10 @@ class Rendezvous:
         self._linger_seconds = linger_seconds
         self.token = secrets.token_hex(16)
         """First part of all paths; Horovod may add a colon and more to it."""
-        self._listener = Listener(
-            self._serve, max_line_bytes=MAX_LINE_BYTES, max_unauthenticated=MAX_UNAUTHENTICATED
-        )
+        self._shared = shared
+        self._listener = shared.listener if shared is not None else self._own_listener()
         self.port = 0
-        """The port that was bound."""
+        """The port that was bound; 0 for a shared one, which the members know."""
         self._values: dict[str, bytes] = {}
         self._exchanges: dict[str, Exchange] = {}
         self._num_bytes = 0
@@ -85,12 +89,22 @@ class Rendezvous:
         self._is_abandoned = False
         self._closing: asyncio.Task[None] | None = None
 
+    def _own_listener(self) -> Listener:
+        return Listener(
+            self._serve, max_line_bytes=MAX_LINE_BYTES, max_unauthenticated=MAX_UNAUTHENTICATED
+        )
+
     async def __aenter__(self) -> "Rendezvous":
-        self.port = await self._listener.start(self._host)
+        if self._shared is not None:
+            self._shared.rendezvous = self._serve
+        else:
+            self.port = await self._listener.start(self._host)
         return self
 
     async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
-        if error is not None:  # The coordinator ends, and with it its event loop.
+        if self._shared is not None:
+            pass  # Members of an abandoned ring may ask again.
+        elif error is not None:  # The coordinator ends, and with it its event loop.
             self._listener.close()
         else:
             # Later, because Horovod's client would try a closed port three times, over 1.5 s.
@@ -332,7 +346,10 @@ class Forming:
         """
         seconds, hello_seconds = self._forming_seconds, self._timings.hello_seconds
         async with Rendezvous(
-            self._address, wait_seconds=seconds, hello_seconds=hello_seconds
+            self._address,
+            wait_seconds=seconds,
+            hello_seconds=hello_seconds,
+            shared=self._server if self._server.tls is not None else None,
         ) as rendezvous:
             places = assign_ranks(
                 [worker.candidate for worker in members],

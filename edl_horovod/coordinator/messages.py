@@ -58,7 +58,7 @@ class Ready(Message, kind="ready"):
     reason: str
     """Why its ring broke; empty if it did not break."""
     unreached: tuple[str, ...] = ()
-    """Addresses of other members that it could not connect to."""
+    """Other members that it could not connect to: their IP addresses, or the names of parties."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The settings of a job's coordinator, and its time limits."""
 
+import ssl
 from dataclasses import dataclass, field
 
 from edl_horovod.config.schema import ElasticConfig, JobConfig
@@ -52,6 +53,8 @@ class CoordinatorSettings:
     """Port for the workers; 0 for any free one, which a restarted coordinator reuses."""
     secret: bytes
     config: JobConfig
+    tls: ssl.SSLContext | None = None
+    """How connections are encrypted, those to the rendezvous included; None if they are not."""
     timings: Timings = field(default_factory=Timings)
 
     @property

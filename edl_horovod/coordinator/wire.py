@@ -28,7 +28,11 @@ MAX_NUMBER = 1 << 63
 VANISHED_SECONDS = 2.0
 """Silence of the other host's kernel after which a connection is broken, within one probe."""
 PROBE_SECONDS = 1
+OPEN_FILES = 8192
+"""Room for a few thousand workers and all unauthenticated connections; many shells allow 1024."""
 Message = dict[str, Any]
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+"""Handles a connection to its end."""
 
 
 def _finite(text: str) -> float:
@@ -146,6 +150,14 @@ def at_most(limit: int) -> int:
     return limit if open_files == resource.RLIM_INFINITY else min(limit, open_files // 8)
 
 
+def allow_open_files() -> None:
+    """Let this process open OPEN_FILES files, or as many as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 class UnauthenticatedConnections:
     """The connections of one server that have not authenticated themselves yet."""
 
@@ -180,7 +192,7 @@ class Listener:
 
     def __init__(
         self,
-        serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+        serve: Serve,
         *,
         max_line_bytes: int,
         max_unauthenticated: int,
@@ -228,15 +240,17 @@ class Listener:
         task.add_done_callback(end)
 
 
-def notice_vanished_host(connection: socket.socket) -> None:
-    """Make the kernel break a connection soon after the other host has vanished.
+def notice_vanished_host(connection: socket.socket, seconds: float = VANISHED_SECONDS) -> None:
+    """Make the kernel break a connection so many seconds after the other host has vanished.
 
     The other host's kernel answers even for a process that is busy, stopped or swapped out. So this
-    finds hosts that are gone, for instance behind a cut link, and not slow ranks.
+    finds hosts that are gone, for instance behind a cut link, and not slow ranks, unless these
+    leave so much unread for so long that the other end can send nothing.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_SECONDS)
-    # Applies to probes, and also to unacknowledged data, during which no probes are sent.
-    milliseconds = round(VANISHED_SECONDS * 1000)
+    # Applies to probes, to unacknowledged data, during which no probes are sent, and to data that
+    # the other end does not read.
+    milliseconds = round(seconds * 1000)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

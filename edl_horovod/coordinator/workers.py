@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from edl_horovod.coordinator import messages, wire
+from edl_horovod.coordinator import messages, tls, wire
 from edl_horovod.coordinator.decide import Candidate
 from edl_horovod.coordinator.messages import Hello, Message, Pong
 from edl_horovod.coordinator.settings import CoordinatorSettings, Timings
-from edl_horovod.coordinator.wire import Channel, Listener, WireError
+from edl_horovod.coordinator.wire import Channel, Listener, Serve, WireError
 from edl_horovod.job import hosts
 from edl_horovod.job.events import EventLog, LogEvent, WorkerEvent
 
@@ -83,7 +83,7 @@ class Worker:
     left_out_seconds: float = 0.0
     """How long it was last held back after a ring had formed without it."""
     unreached: set[str] = field(default_factory=set)
-    """Addresses of members that it could not reach since it was last in a formed ring."""
+    """Members that it could not reach since it was last in a formed ring; see `Ready`."""
     not_before: float = 0.0
     """When it may be invited again, on the monotonic clock; see `FailedPeers`."""
     num_unanswered: int = 0
@@ -190,6 +190,10 @@ class WorkerServer:
         self.workers: dict[str, Worker] = {}
         self.orders: dict[str, int] = {}
         """Numbers of all workers ever seen, in the order of their first calls."""
+        self.tls = settings.tls
+        """How connections are encrypted; None if they are not."""
+        self.rendezvous: Serve | None = None
+        """Serves the encrypted connections to the rendezvous, which come over this port, too."""
         self._secret, self._hello_seconds = settings.secret, settings.timings.hello_seconds
         self._on_message = on_message
         self._on_lost = on_lost
@@ -202,6 +206,12 @@ class WorkerServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         worker = None
         try:
+            if self.tls is not None:
+                await tls.accept(writer, self.tls)
+                if tls.protocol(writer) == tls.RENDEZVOUS:
+                    if self.rendezvous is not None:
+                        await self.rendezvous(reader, writer)
+                    return
             channel, hello = await self._greet(reader, writer)
             worker = self._admit(hello, channel, writer)
             self.listener.unauthenticated.leave(writer)
@@ -243,6 +253,8 @@ class WorkerServer:
             if not first:
                 raise ConnectionResetError("it hung up")
             client_nonce, party = wire.greeting_of(first)
+            if self.tls is not None and (name := tls.holder(writer)) != tls.holder_of_party(party):
+                raise WireError(f"it has the certificate of {name}, and calls itself {party!r}")
             nonces = {"server_nonce": server_nonce, "client_nonce": client_nonce}
             secret = wire.secret_of_party(self._secret, party) if party else self._secret
             channel = Channel(secret, **nonces, is_server=True)
@@ -466,13 +478,18 @@ def suspects(members: Sequence[Worker], proven: Sequence[str], *, min_np: int) -
     """
     newcomers = [worker for worker in members if worker.name not in proven]
     pool = newcomers if newcomers and len(newcomers) < len(members) else members
-    named = [address for worker in members for address in worker.unreached]
+    named = Counter(name for worker in members for name in worker.unreached)
     by_host: dict[str, list[Worker]] = {}
     for worker in pool:
         by_host.setdefault(worker.candidate.host, []).append(worker)
     groups = list(by_host.values()) if len(by_host) > 1 else [[worker] for worker in pool]
+
+    def num_complaints(worker: Worker) -> int:
+        # A party of a federated training is named, and others have their addresses.
+        return named[worker.address] + named[worker.candidate.host]
+
     # Ranks are ordered by the age of hosts, so of equally suspected hosts the last one is taken.
-    worst = max(range(len(groups)), key=lambda i: (named.count(groups[i][0].address), i))
+    worst = max(range(len(groups)), key=lambda i: (num_complaints(groups[i][0]), i))
     is_enough = len(members) - len(groups[worst]) >= min_np
     return groups[worst] if is_enough else list(members)
 

@@ -53,7 +53,7 @@ class CollectiveFailed(Exception):
 
         Args:
             message: The cause, for the log.
-            unreached: IP addresses of members that this rank could not connect to.
+            unreached: IP addresses, or names of parties, that this rank could not connect to.
         """
         super().__init__(message)
         self.unreached = frozenset(unreached)

@@ -3,7 +3,6 @@
 import ipaddress
 import socket
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,17 +21,14 @@ def plan_coordinator(config: JobConfig) -> LaunchPlan:
     """Plan the coordinator of a federated training.
 
     Raises:
-        ConfigError: It would listen to other machines, and federated.unencrypted is not set; or to
-            any network.
+        ConfigError: It would listen to any network without encryption.
     """
     host, _, port = config.federated.listen.rpartition(":")
-    received = {"federated.listen": config.federated.listen}
-    _require_loopback(host, config, received)
-    if _has_property(host, "is_unspecified"):
+    if config.federated.unencrypted and _is_unspecified(host):
         raise ConfigError(
             "federated.listen must name one address of this machine, because parties could join"
             " from any network otherwise.",
-            received=received,
+            received={"federated.listen": config.federated.listen, "federated.unencrypted": True},
             hint="Give the address of this machine in the VPN.",
         )
     federated, job_dir = config.federated, JobDir.of(config)
@@ -41,13 +37,17 @@ def plan_coordinator(config: JobConfig) -> LaunchPlan:
         launch=replace(config.launch, np=len(federated.parties)),
         elastic=replace(config.elastic, min_np=federated.least_parties, max_np=None),
     )
-    argv = (sys.executable, "-m", "edl_horovod.coordinator", "--job-dir", str(job_dir))
-    secret = ("--secret-file", str(job_dir.tokens / tokens.SECRET))
+    argv: tuple[str, ...] = (sys.executable, "-m", "edl_horovod.coordinator")
+    argv += ("--job-dir", str(job_dir))
+    argv += ("--address", host, "--port", port)
+    argv += ("--secret-file", str(job_dir.tokens / tokens.SECRET))
+    if not federated.unencrypted:
+        argv += ("--authority", str(job_dir.tokens / tokens.AUTHORITY))
     return LaunchPlan(
         config=config,
         job_dir=job_dir,
         hosts=dict.fromkeys(federated.parties, 1),
-        coordinator=Command(argv=(*argv, "--address", host, "--port", port, *secret)),
+        coordinator=Command(argv=argv),
     )
 
 
@@ -61,20 +61,21 @@ def plan_party(config: JobConfig, address: str, token: PartyToken, token_file: P
         token_file: Its file.
 
     Raises:
-        ConfigError: It would exchange sums with other machines, and federated.unencrypted is not
-            set; or the settings do not fit.
+        ConfigError: The token is for encrypted traffic and the settings are not, or the reverse; or
+            the settings do not fit.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError("--join must be HOST:PORT.", received={"--join": address})
-    _require_loopback(host, config, {"--join": address})
+    _require_same_encryption(config, token, token_file)
     config = framework_name.with_framework(earlier.with_checkpoint_lanes(with_job_dir(config)))
     tasks.check_start(config)
     job_dir = JobDir.of(config)
     variables = {"EDL_HOST": token.party, "EDL_PARTY_TOKEN": str(token_file.absolute())}
     variables["EDL_FEDERATED_TRAINING"] = token.training
-    # Sums take the same way as the coordinator's messages: the VPN, or this machine alone.
-    variables["HOROVOD_GLOO_IFACE"] = _interface_towards(host, int(port))
+    # Without encryption, sums take the same way as the coordinator's messages: the VPN.
+    is_bare = config.federated.unencrypted
+    variables["HOROVOD_GLOO_IFACE"] = _interface_towards(host, int(port)) if is_bare else "lo"
     return LaunchPlan(
         config=config,
         job_dir=job_dir,
@@ -98,27 +99,29 @@ def refuse_party(config: JobConfig) -> None:
         )
 
 
-def _require_loopback(host: str, config: JobConfig, received: Mapping[str, object]) -> None:
-    """Require that a host is this machine; if it is not, sums would travel unencrypted.
+def _require_same_encryption(config: JobConfig, token: PartyToken, token_file: Path) -> None:
+    """Require that a party and its coordinator agree on encryption.
 
     Raises:
-        ConfigError: It is another, and the user does not allow that.
+        ConfigError: They do not.
     """
-    is_here = host == "localhost" or _has_property(host, "is_loopback")
-    if not is_here and not config.federated.unencrypted:
-        raise ConfigError(
-            "Sums travel between parties without encryption, so by default all parties must be on"
-            " this machine.",
-            received=received,
-            hint="Between machines, connect them by a VPN such as WireGuard, use its addresses, and"
-            " set federated.unencrypted=true.",
-        )
+    is_bare = config.federated.unencrypted
+    if is_bare == (token.identity is None):
+        return
+    other = "without" if token.identity is None else "with"
+    raise ConfigError(
+        f"The coordinator has made the token of party {token.party!r} for a training {other}"
+        " encryption.",
+        received={"--party-token": token_file, "federated.unencrypted": is_bare},
+        hint="Set federated.unencrypted=true at the coordinator and at all parties if a VPN"
+        " connects them, or nowhere; edl federate makes new tokens when it starts.",
+    )
 
 
-def _has_property(host: str, name: str) -> bool:
-    """Whether a host is an IP address with a property of `ipaddress`."""
+def _is_unspecified(host: str) -> bool:
+    """Whether a host stands for all addresses of this machine."""
     try:
-        return bool(getattr(ipaddress.ip_address(host), name))
+        return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
 

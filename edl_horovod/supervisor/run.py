@@ -256,7 +256,8 @@ def _run_elastic(
     grace_seconds = plan.grace_seconds
     try:
         if plan.config.task == "federate":
-            tokens.issue(plan.job_dir.tokens, list(plan.hosts))
+            is_encrypted = not plan.config.federated.unencrypted
+            tokens.issue(plan.job_dir.tokens, list(plan.hosts), is_encrypted=is_encrypted)
         if plan.coordinator is not None:
             coordinator = _restarting(plan, "coordinator", plan.coordinator)
             restarting.append(coordinator)

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 OWN_SETTINGS = frozenset(
     {
-        *("listen", "local_epochs", "local_steps", "min_parties", "parties", "party"),
+        *("address", "listen", "local_epochs", "local_steps", "min_parties", "parties", "party"),
         *("proximal_mu", "quorum", "round_seconds", "share_metrics", "unencrypted"),
     }
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator import tokens
+from edl_horovod.coordinator.tokens import PartyToken
 from edl_horovod.errors import SEE_DOCTOR, ConfigError, EdlError
 from edl_horovod.frameworks.horovod import Horovod, patch_warning
 from edl_horovod.job import timeline
@@ -23,6 +24,7 @@ from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership import coordinated
 from edl_horovod.ring.membership.base import Dismissed, Membership, StaticMembership
 from edl_horovod.ring.membership.horovodrun import HorovodDriverMembership
+from edl_horovod.ring.membership.links import PartyLinks, PartySettings
 from edl_horovod.tasks.warm import framework_of, make_warm, zoo_copy_checker_of
 from edl_horovod.worker.environment import WorkerEnvironment, shown_as_ready
 
@@ -159,10 +161,12 @@ def make_membership(
 
 
 def _coordinated(environment: WorkerEnvironment, config: JobConfig, horovod: Horovod) -> Membership:
-    elastic, result_file = config.elastic, None
+    elastic, result_file, party_links = config.elastic, None, None
     if environment.token_file is not None:
-        secret = bytes.fromhex(tokens.read(environment.token_file).secret)
+        token = tokens.read(environment.token_file)
+        secret = bytes.fromhex(token.secret)
         result_file = JobDir.of(config).result
+        party_links = _links_of(token, environment, config)
     else:
         assert environment.secret_file is not None
         secret = environment.secret_file.read_bytes()
@@ -179,4 +183,23 @@ def _coordinated(environment: WorkerEnvironment, config: JobConfig, horovod: Hor
         first_seconds=elastic.wait_seconds,
         away_seconds=elastic.coordinator_away_seconds,
     )
-    return coordinated.CoordinatedMembership(horovod, address, timings, result_file)
+    return coordinated.CoordinatedMembership(horovod, address, timings, result_file, party_links)
+
+
+def _links_of(
+    token: PartyToken, environment: WorkerEnvironment, config: JobConfig
+) -> PartyLinks | None:
+    if token.identity is None:
+        return None
+    assert environment.token_file is not None
+    return PartyLinks(
+        PartySettings(
+            party=token.party,
+            identity=token.identity,
+            token_file=environment.token_file,
+            host=environment.identity.coordinator_host,
+            port=environment.coordinator_port,
+            address=config.federated.address,
+            forming_seconds=config.elastic.forming_seconds,
+        )
+    )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from edl_horovod import trained_model
+from edl_horovod.coordinator import tokens
 from edl_horovod.files.whole_file import read_json
 from edl_horovod.job.directory import JobDir
 from edl_horovod.records.chunks import Codec
@@ -208,11 +209,11 @@ def test_a_training_that_all_left_goes_on_where_it_was(federation):
     assert max(resumed) >= 2
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_parties_that_do_not_fit_are_told_why_and_the_others_go_on(federation):
     folder = federation.folder
     slow = folder / "hurry"
-    settings = [f"params.slow_until={slow}", "federated.rounds=100"]
+    settings = [f"params.slow_until={slow}", "federated.rounds=300"]
     for party in ("north", "south"):
         federation.join(party, *settings)
     for party in ("north", "south"):
@@ -230,7 +231,14 @@ def test_parties_that_do_not_fit_are_told_why_and_the_others_go_on(federation):
     assert broken.end() == 21, broken.describe()
     assert "'west'" in broken.printed
     assert "not finite" in broken.printed
-    for name in ("twin", "other", "broken"):
+    tokens.issue(folder / "elsewhere", ["west"])
+    token = folder / "elsewhere" / "west.token"
+    stranger = federation.join("west", *settings, token=token, name="stranger")
+    assert stranger.end() == 21, stranger.describe()
+    assert "'west'" in stranger.printed
+    assert "not of this training" in stranger.printed
+    assert str(token) in stranger.printed
+    for name in ("twin", "other", "broken", "stranger"):
         assert not (folder / name).exists()
 
     slow.touch()

@@ -22,7 +22,7 @@ _EXAMPLES = """\
   edl party --join 127.0.0.1:7100 --party-token federation/tokens/north.token digits.yaml \\
       data='north/*.recordio' output=north_model
   edl party --join 10.0.0.1:7100 --party-token south.token digits.yaml data='/data/*.csv' \\
-      output=/models/south federated.unencrypted=true"""
+      output=/models/south federated.address=south.example.org:7101"""
 
 _IMPORT_EXAMPLES = """\
   edl import-ibm-fl config_agg.yml > coordinator.yaml

@@ -15,7 +15,7 @@ from typing import Any
 from edl_horovod.coordinator import messages, wire
 from edl_horovod.coordinator.messages import Message, Place
 from edl_horovod.coordinator.wire import Channel, WireError
-from edl_horovod.errors import EdlError, JobFailed, PartyError
+from edl_horovod.errors import EdlError, JobFailed, PartyError, error_kind
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.world import World
@@ -23,6 +23,7 @@ from edl_horovod.job import outcome
 from edl_horovod.job.account import Cause
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.ring.membership.base import EXIT_AT_SIGTERM, Dismissed, Membership
+from edl_horovod.ring.membership.links import PartyLinks
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class CoordinatedMembership(Membership):
         address: CoordinatorAddress,
         timings: CoordinatedTimings,
         result_file: Path | None = None,
+        links: PartyLinks | None = None,
     ) -> None:
         """Prepare; `join` connects, because only a warm worker may.
 
@@ -88,8 +90,10 @@ class CoordinatedMembership(Membership):
             timings: Time limits.
             result_file: File for the outcome of a party of a federated training; None for a job's
                 worker, whose coordinator writes the job's outcome.
+            links: Encrypt the traffic of a party; `close` closes them.
         """
         super().__init__(horovod)
+        self._links = links
         self._result_file = result_file
         self._address = address
         self._timings = timings
@@ -144,9 +148,23 @@ class CoordinatedMembership(Membership):
             self._is_ready = self._is_short = False
         self.activity.begin("joins", f"forming generation {self._generation}", "forming")
         self.expect(World.of(place), max(0, step, place.step))
-        return self._horovod.form_assigned(
-            place, timeout_seconds=self._timings.forming_seconds, is_abandoned=self.wants_change
-        )
+        return self._form(place)
+
+    def _form(self, place: Place) -> World:
+        seconds = self._timings.forming_seconds
+        if self._links is None:
+            return self._horovod.form_assigned(
+                place, timeout_seconds=seconds, is_abandoned=self.wants_change
+            )
+        try:
+            place = self._links.place(place)
+            return self._horovod.form_assigned(
+                place, timeout_seconds=seconds, is_abandoned=self.wants_change
+            )
+        except OSError as error:
+            raise CollectiveFailed(f"this party cannot listen to others: {error}") from error
+        except CollectiveFailed as failure:
+            raise self._links.explained(failure) from failure
 
     def _wait_for_place(self) -> None:
         # A ring forms sooner than that, so from then on this rank has no place in it.
@@ -228,6 +246,8 @@ class CoordinatedMembership(Membership):
         with self._lock:
             self._is_closed = True
             self._hang_up()
+        if self._links is not None:
+            self._links.close()
 
     def _report_end(self, message: messages.Finished | messages.Failed) -> None:
         """Send a message until the coordinator has received it, that is until it says stop."""
@@ -262,6 +282,9 @@ class CoordinatedMembership(Membership):
                     while line := lines.readline(wire.MAX_LINE_BYTES):
                         self._hear(line)
                         away_since = time.monotonic()
+            except PartyError as error:
+                self._dismiss_for(error)
+                return
             except (OSError, WireError, ValueError) as error:
                 self._note_failure(error, time.monotonic() - away_since)
             with self._lock:
@@ -273,6 +296,15 @@ class CoordinatedMembership(Membership):
                 if self._dismissal is not None:
                     return
             time.sleep(self._timings.retry_seconds)
+
+    def _dismiss_for(self, error: PartyError) -> None:
+        """End this party, which the coordinator refuses."""
+        text = str(error)
+        with self._lock:
+            self._dismissal = messages.Stop(
+                reason=text, is_over=True, error=error_kind(error), message=text
+            )
+            self._lock.notify_all()
 
     def _note_failure(self, error: Exception, away: float) -> None:
         log.debug("coordinator: %r", error)
@@ -294,6 +326,10 @@ class CoordinatedMembership(Membership):
         return ""
 
     def _connect(self) -> socket.socket:
+        if self._links is not None:
+            connection = self._links.connect(self._timings.connect_seconds)
+            connection.settimeout(self._timings.quiet_seconds)
+            return connection
         address = (self._address.host, self._address.port)
         connection = socket.create_connection(address, timeout=self._timings.connect_seconds)
         connection.settimeout(self._timings.quiet_seconds)

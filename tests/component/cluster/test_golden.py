@@ -191,4 +191,5 @@ def test_there_is_no_folder_that_no_test_knows():
     folders = {str(path.parent.relative_to(K8S)) for path in K8S.rglob("*.yaml")}
 
     # tests/unit/test_alerts.py tries the rules for Prometheus.
-    assert folders == {example.folder for example in EXAMPLES} | {"monitoring"}
+    federated = {"federated/coordinator", "federated/party"}  # test_federated_manifests.py
+    assert folders == {example.folder for example in EXAMPLES} | {"monitoring"} | federated

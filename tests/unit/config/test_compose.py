@@ -113,6 +113,7 @@ def test_every_setting_can_be_set():
         "federated.party": "''",
         "federated.quorum": "0.5",
         "federated.listen": "localhost:7100",
+        "federated.address": "north:7101",
         "adversarial.method": "pgd",
         "adversarial.ratio": "0.5",
         "adversarial.clip": "[0, 1]",

@@ -39,7 +39,7 @@ QUICK = {
 class FakeWorker:
     """A worker that does at once what it is told, except for what a test takes over."""
 
-    def __init__(self, port, slot=0, host="localhost", *, secret=SECRET, party=""):
+    def __init__(self, port, slot=0, host="localhost", *, secret=SECRET, party="", tls=None):
         self.name = f"{host}:{slot}:{next(NUMBERS)}"
         self.heard = []
         self.place = None
@@ -59,10 +59,10 @@ class FakeWorker:
         self.said = b""
         """All that went over its last connection."""
         self.port, self._slot, self._host, self._secret = port, slot, host, secret
-        self._party = party
+        self._party, self._tls = party, tls
 
     async def connect(self, **more):
-        reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port)
+        reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self._tls)
         nonce = new_nonce()
         server_nonce = (await reader.readline()).decode().split()[1]
         nonces = {"server_nonce": server_nonce, "client_nonce": nonce}
@@ -136,7 +136,17 @@ class FakeWorker:
 class Job:
     """A coordinator in this process, with the directory of its job."""
 
-    def __init__(self, job_dir, *, wanted=None, timings=None, num_start=1, parties=(), **elastic):
+    def __init__(
+        self,
+        job_dir,
+        *,
+        wanted=None,
+        timings=None,
+        num_start=1,
+        parties=(),
+        tls=None,
+        **elastic,
+    ):
         self.dir = job_dir
         defaults = {"max_np": 8, "wait_seconds": 5.0, "forming_seconds": 3.0}
         self.settings = CoordinatorSettings(
@@ -144,6 +154,7 @@ class Job:
             port=0,
             address="127.0.0.1",
             secret=SECRET,
+            tls=tls,
             timings=Timings(**{**QUICK, **(timings or {})}),
             config=SimpleNamespace(
                 task="federate" if parties else "train",

@@ -1,8 +1,12 @@
 """The coordinator of a federated training: who may join, and what becomes of one that fails."""
 
+import asyncio
+import contextlib
+from datetime import timedelta
+
 import pytest
 
-from edl_horovod.coordinator import tokens
+from edl_horovod.coordinator import tls, tokens
 from edl_horovod.coordinator.wire import secret_of_party
 from edl_horovod.errors import ConfigError
 from tests.unit.coordinator.conftest import SECRET
@@ -105,6 +109,55 @@ async def test_a_member_that_fails_leaves_and_the_others_go_on(job):
     assert messages == ["not finite at 'west'"]
 
 
+AUTHORITY = tls.new_authority()
+ENCRYPTED = pytest.mark.job(
+    tls=tls.context(
+        tls.sign(AUTHORITY, tls.COORDINATOR), tls.MESSAGES, tls.RENDEZVOUS, is_server=True
+    )
+)
+
+
+def client(party, protocol=tls.MESSAGES):
+    return tls.context(tls.sign(AUTHORITY, tls.holder_of_party(party)), protocol)
+
+
+def encrypted(job, name, *, certificate_of=None):
+    party = client(certificate_of or name)
+    return job.fake(0, name, secret=secret_of_party(SECRET, name), party=name, tls=party)
+
+
+@ENCRYPTED
+async def test_parties_with_certificates_form_a_ring_and_meet_at_the_coordinators_port(job):
+    north, south = [await encrypted(job, name).connect() for name in ("north", "south")]
+    north.ignores = south.ignores = {"form"}
+    await job.until(lambda: north.place and south.place)
+    token, context = north.place["rendezvous_token"], client("north", tls.RENDEZVOUS)
+
+    async def exchange(rank, parts):
+        reader, writer = await asyncio.open_connection("127.0.0.1", job.port, ssl=context)
+        with contextlib.closing(writer):
+            head = f"POST /{token}:0/global/{rank}/2 HTTP/1.1\r\nContent-Length: {len(parts)}"
+            writer.write(f"{head}\r\n\r\n".encode() + parts)
+            return (await reader.read()).partition(b"\r\n\r\n")[2]
+
+    assert await asyncio.gather(exchange(0, b"of 0"), exchange(1, b"of 1")) == [b"of 1", b"of 0"]
+    north.formed()
+    south.formed()
+    await job.ring(north, south)
+
+
+@ENCRYPTED
+async def test_nobody_joins_with_the_certificate_of_another_party_or_without(job):
+    liar = await encrypted(job, "west", certificate_of="north").connect()
+    await job.until(lambda: not liar.is_connected)
+    assert liar.heard == []
+    reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
+    with contextlib.closing(writer):
+        writer.write(b"edl 0123456789abcdef0123456789abcdef west\n")
+        # What comes back is the alert of TLS, not the greeting.
+        assert b"edl" not in await reader.read()
+
+
 def test_a_token_is_private_and_read_as_it_was_written(tmp_path):
     tokens.issue(tmp_path / "tokens", ["north", "south"])
     path = tmp_path / "tokens" / "north.token"
@@ -122,6 +175,30 @@ def test_a_token_says_of_which_training_it_is(tmp_path):
     first, other = (tokens.read(tmp_path / name / "north.token") for name in ("a", "b"))
     assert first.training != other.training
     assert first.training not in first.secret
+
+
+def test_a_token_has_a_certificate_of_its_training_unless_there_is_no_encryption(tmp_path):
+    tokens.issue(tmp_path, ["north", "south"])
+    north, south = (tokens.read(tmp_path / f"{name}.token") for name in ("north", "south"))
+    assert north.authority == south.authority
+    assert north.key != south.key
+    assert north.key.splitlines()[1] not in repr(north)
+    assert (tmp_path / tokens.AUTHORITY).stat().st_mode & 0o077 == 0
+    tokens.issue(tmp_path, ["north"], is_encrypted=False)
+    bare = tokens.read(tmp_path / "north.token")
+    assert bare.identity is None
+    assert bare.secret == north.secret
+
+
+def test_an_expired_token_is_named_and_made_again(tmp_path):
+    tokens.issue(tmp_path, ["north"], lifetime=timedelta(hours=-1))
+    path = tmp_path / "north.token"
+    with pytest.raises(ConfigError, match=r"party 'north' expired.*north\.token"):
+        tokens.read(path)
+    tokens.issue(tmp_path, ["north"], lifetime=timedelta(days=3))
+    soon = tokens.read(path)
+    tokens.issue(tmp_path, ["north"])
+    assert tls.end_of(tokens.read(path).certificate) > tls.end_of(soon.certificate)
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", '{"party": "a", "secret": "zz"}', "[1]"])

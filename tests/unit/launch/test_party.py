@@ -1,6 +1,7 @@
 """The plans of a federated training: a coordinator without ranks, and one rank of a party."""
 
 import socket
+from datetime import timedelta
 
 import psutil
 import pytest
@@ -20,13 +21,14 @@ def coordinator(tmp_path, *settings):
     return compose("federate", [f"job_dir={tmp_path}/fed", parties, *settings])
 
 
-def party(tmp_path, address, **federated):
-    tokens.issue(tmp_path / "tokens", ["north"])
+def party(tmp_path, join, *, unencrypted=False, is_encrypted=None, **federated):
+    is_encrypted = not unencrypted if is_encrypted is None else is_encrypted
+    tokens.issue(tmp_path / "tokens", ["north"], is_encrypted=is_encrypted)
     path = tmp_path / "tokens" / "north.token"
     token = tokens.read(path)
-    settings = FederatedConfig(rounds=3, party=token.party, **federated)
+    settings = FederatedConfig(rounds=3, party=token.party, unencrypted=unencrypted, **federated)
     config = training(8, federated=settings, framework="keras")
-    return plan_party(config, address, token, path)
+    return plan_party(config, join, token, path)
 
 
 def test_the_coordinator_waits_for_the_parties_and_has_no_workers(tmp_path):
@@ -50,21 +52,27 @@ def test_a_party_has_one_worker_which_joins_by_its_token(tmp_path):
     assert token.secret not in str(plan.worker)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "coordinator.invalid"])
-def test_sums_leave_the_machine_only_if_the_user_allows_that(tmp_path, host):
-    with pytest.raises(ConfigError, match=r"unencrypted=true"):
-        find("local").plan(coordinator(tmp_path, f"federated.listen={host}:7100"))
-    with pytest.raises(ConfigError, match=r"unencrypted=true"):
-        party(tmp_path, f"{host}:7100")
+def test_between_machines_nothing_but_the_addresses_differs(tmp_path):
+    plan = find("local").plan(coordinator(tmp_path, "federated.listen=0.0.0.0:7100"))
+    assert "--address 0.0.0.0" in str(plan.coordinator)
+    assert tokens.AUTHORITY in str(plan.coordinator)
+    plan = party(tmp_path, "coordinator.invalid:7100", address="north.invalid:7101")
+    assert plan.worker.environment["HOROVOD_GLOO_IFACE"] == "lo"
 
 
-def test_the_user_may_allow_the_address_of_a_vpn_but_not_all_networks(tmp_path):
-    allows = "federated.unencrypted=true"
-    config = coordinator(tmp_path, "federated.listen=10.0.0.1:7100", allows)
-    assert "10.0.0.1" in str(find("local").plan(config).coordinator)
-    config = coordinator(tmp_path, "federated.listen=0.0.0.0:7100", allows)
+def test_without_encryption_the_coordinator_does_not_listen_to_all_networks(tmp_path):
+    bare = "federated.unencrypted=true"
+    plan = find("local").plan(coordinator(tmp_path, "federated.listen=10.0.0.1:7100", bare))
+    assert "10.0.0.1" in str(plan.coordinator)
+    assert tokens.AUTHORITY not in str(plan.coordinator)
     with pytest.raises(ConfigError, match=r"federated.listen"):
-        find("local").plan(config)
+        find("local").plan(coordinator(tmp_path, "federated.listen=0.0.0.0:7100", bare))
+
+
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_a_party_and_its_coordinator_must_agree_on_encryption(tmp_path, is_bare):
+    with pytest.raises(ConfigError, match=r"party 'north'.*north\.token.*unencrypted"):
+        party(tmp_path, "127.0.0.1:7100", unencrypted=is_bare, is_encrypted=is_bare)
 
 
 def test_sums_take_the_interface_from_which_a_party_reaches_the_coordinator(tmp_path):
@@ -83,6 +91,16 @@ def test_sums_take_the_interface_from_which_a_party_reaches_the_coordinator(tmp_
 def test_a_party_that_cannot_reach_the_coordinator_is_told_so(tmp_path):
     with pytest.raises(ConfigError, match=r"--join=.coordinator.invalid:7100"):
         party(tmp_path, "coordinator.invalid:7100", unencrypted=True)
+
+
+def test_an_expired_certificate_is_named_with_its_party_and_file(tmp_path, capsys):
+    tokens.issue(tmp_path, ["north"], lifetime=timedelta(hours=-1))
+    path = str(tmp_path / "north.token")
+    assert main(["party", "--join", "127.0.0.1:1", "--party-token", path]) == 2
+    message = capsys.readouterr().err
+    assert "'north'" in message
+    assert "expired" in message
+    assert path in message
 
 
 def test_a_party_is_not_trained_alone(tmp_path):

@@ -1,0 +1,145 @@
+"""Mutual TLS: who may talk to whom, and what those are told who may not."""
+
+import asyncio
+import contextlib
+import ssl
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from edl_horovod.coordinator import tls
+from edl_horovod.coordinator.wire import Listener, WireError
+
+AUTHORITY = tls.new_authority()
+OTHER = tls.new_authority()
+NORTH = tls.sign(AUTHORITY, tls.holder_of_party("north"))
+COORDINATOR = tls.sign(AUTHORITY, tls.COORDINATOR)
+OLD = timedelta(hours=-1)
+
+
+class Server:
+    """Accepts connections, and notes who calls and why it refuses others."""
+
+    def __init__(self, identity):
+        self._context = tls.context(identity, tls.MESSAGES, tls.LINK, is_server=True)
+        self.callers, self.refused = [], []
+        self._listener = Listener(self._serve, max_line_bytes=1000, max_unauthenticated=9)
+
+    async def _serve(self, reader, writer):
+        try:
+            await tls.accept(writer, self._context)
+        except WireError as error:
+            self.refused.append(str(error))
+            return
+        self.callers.append((tls.holder(writer), tls.protocol(writer)))
+        writer.write(b"hello\n")
+        await writer.drain()
+
+    async def __aenter__(self):
+        self.port = await self._listener.start("127.0.0.1")
+        return self
+
+    async def __aexit__(self, *_):
+        self._listener.close()
+
+
+async def call(port, identity, protocol=tls.MESSAGES):
+    """What a client reads first, and the holder whom it talks to."""
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=tls.context(identity, protocol)
+    )
+    with contextlib.closing(writer):
+        return tls.holder(writer), await reader.readline()
+
+
+async def refused(port, identity):
+    with pytest.raises(ssl.SSLError) as found:
+        await call(port, identity)
+    return tls.refusal(found.value, "the coordinator")
+
+
+async def test_both_ends_learn_the_holder_of_the_others_certificate():
+    async with Server(COORDINATOR) as server:
+        assert await call(server.port, NORTH, tls.LINK) == (tls.COORDINATOR, b"hello\n")
+    assert server.callers == [(tls.holder_of_party("north"), tls.LINK)]
+
+
+@pytest.mark.parametrize(
+    ("client", "message"),
+    [
+        (tls.sign(OTHER, tls.holder_of_party("north")), "is not of this training"),
+        (tls.sign(AUTHORITY, tls.holder_of_party("north"), OLD), "has expired"),
+    ],
+    ids=["other training", "expired"],
+)
+async def test_a_server_refuses_a_certificate_and_says_why(client, message):
+    async with Server(COORDINATOR) as server:
+        # The client accepts the server, which refuses the client.
+        mixed = tls.Identity(
+            certificate=client.certificate, key=client.key, authority=NORTH.authority
+        )
+        assert (await call(server.port, mixed))[1] == b""
+    assert server.callers == []
+    assert server.refused == [f"the certificate of the caller from 127.0.0.1 {message}"]
+
+
+@pytest.mark.parametrize(
+    ("server", "message"),
+    [
+        (tls.sign(OTHER, tls.COORDINATOR), "is not of this training"),
+        (tls.sign(AUTHORITY, tls.COORDINATOR, OLD), "has expired"),
+    ],
+    ids=["other training", "expired"],
+)
+async def test_a_client_refuses_a_certificate(server, message):
+    async with Server(server) as server:
+        assert await refused(server.port, NORTH) == f"the certificate of the coordinator {message}"
+    assert server.callers == []
+
+
+async def test_who_shows_no_certificate_is_refused():
+    context = ssl.create_default_context(cadata=NORTH.authority)
+    context.check_hostname = False
+    async with Server(COORDINATOR) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+        with contextlib.closing(writer):
+            assert await reader.readline() == b""
+    assert server.callers == []
+    assert len(server.refused) == 1
+
+
+async def test_a_server_without_tls_is_named_as_such():
+    async def greet(reader, writer):
+        with contextlib.closing(writer):
+            writer.write(b"edl 0123456789abcdef0123456789abcdef\n")
+            await reader.read()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    async with server:
+        text = await refused(server.sockets[0].getsockname()[1], NORTH)
+    assert text == "the coordinator does not encrypt"
+
+
+async def test_a_caller_that_says_nothing_is_let_go(monkeypatch):
+    monkeypatch.setattr(tls, "HANDSHAKE_SECONDS", 0.1)
+    async with Server(COORDINATOR) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        with contextlib.closing(writer):
+            assert await reader.read() == b""
+    assert server.callers == []
+
+
+def test_a_certificate_says_when_it_ends():
+    left = tls.end_of(NORTH.certificate) - datetime.now(UTC)
+    assert timedelta(days=364) < left <= timedelta(days=365)
+
+
+@pytest.mark.parametrize("part", ["certificate", "key", "authority"])
+def test_damage_is_an_error(part):
+    parts = {"certificate": NORTH.certificate, "key": NORTH.key, "authority": NORTH.authority}
+    with pytest.raises(ValueError, match="damaged"):
+        tls.context(tls.Identity(**{**parts, part: parts[part][:100]}), tls.LINK)
+
+
+def test_keys_are_not_shown():
+    assert NORTH.key.splitlines()[1] not in repr(NORTH)

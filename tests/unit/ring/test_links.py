@@ -1,0 +1,338 @@
+"""Links of parties over TLS, with stand-ins for Gloo that listen as it does."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from edl_horovod.config.schema import FederatedConfig
+from edl_horovod.coordinator import tls, tokens
+from edl_horovod.coordinator.forming import Rendezvous
+from edl_horovod.coordinator.messages import Place
+from edl_horovod.coordinator.settings import CoordinatorSettings, Timings
+from edl_horovod.coordinator.workers import WorkerServer
+from edl_horovod.errors import PartyError
+from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.ring.membership.links import Offer, PartyLinks, PartySettings
+from tests.ports import free_port
+from tests.waiting import until
+
+AUTHORITY, OTHER = tls.new_authority(), tls.new_authority()
+FORMING_SECONDS = 2.0
+
+
+def links_of(party, port, *, authority=AUTHORITY, lifetime=tls.LIFETIME, trusted=AUTHORITY):
+    identity = tls.sign(authority, tls.holder_of_party(party), lifetime)
+    trusts = tls.sign(trusted, tls.COORDINATOR).authority
+    return PartyLinks(
+        PartySettings(
+            party=party,
+            identity=tls.Identity(
+                certificate=identity.certificate, key=identity.key, authority=trusts
+            ),
+            token_file=Path(f"{party}.token"),
+            host="127.0.0.1",
+            port=port,
+            address="",
+            forming_seconds=FORMING_SECONDS,
+        )
+    )
+
+
+class Gloo:
+    """One member of a group as Gloo is: it listens for each other one, and asks where they are."""
+
+    def __init__(self, rank, size):
+        self.rank, self.size = rank, size
+        self.others = [other for other in range(size) if other != rank]
+        self._listeners = {other: socket.create_server(("127.0.0.1", 0)) for other in self.others}
+        self.peers = {}
+
+    def addresses(self):
+        parts = []
+        for listener in self._listeners.values():
+            host, port = listener.getsockname()
+            inet = struct.pack("=H", socket.AF_INET) + struct.pack("!H", port)
+            parts.append((inet + socket.inet_aton(host)).ljust(128, b"\0") + b"\xff" * 8)
+        return parts
+
+    async def exchange(self, port, token):
+        """Ask the rendezvous; the status, and the addresses of the others."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.closing(writer):
+            body = b"".join(self.addresses())
+            head = f"POST /{token}:0/global/{self.rank}/{self.size} HTTP/1.1\r\n"
+            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
+        return int(head.split()[1]), [answer[i : i + 136] for i in range(0, len(answer), 136)]
+
+    async def accept(self):
+        """Wait for a connection of each other member."""
+        loop = asyncio.get_running_loop()
+        for other, listener in self._listeners.items():
+            listener.setblocking(False)
+            async with asyncio.timeout(5):
+                connection, _ = await loop.sock_accept(listener)
+            self.peers[other] = await asyncio.open_connection(sock=connection, limit=1 << 20)
+
+    def close(self):
+        for listener in self._listeners.values():
+            listener.close()
+        for _, writer in self.peers.values():
+            writer.close()
+
+
+class Training:
+    """The coordinator's port with one rendezvous after another, and parties."""
+
+    def __init__(self, folder):
+        settings = CoordinatorSettings(
+            job_dir=folder,
+            address="127.0.0.1",
+            port=0,
+            secret=b"secret",
+            tls=tls.context(
+                tls.sign(AUTHORITY, tls.COORDINATOR), tls.MESSAGES, tls.RENDEZVOUS, is_server=True
+            ),
+            config=SimpleNamespace(federated=FederatedConfig(parties=["a"])),
+            timings=Timings(),
+        )
+        ignore = {"on_message": lambda *_: None, "on_lost": lambda *_: None}
+        self.server = WorkerServer(settings, **ignore)
+        self._links, self._gloos = [], []
+
+    async def __aenter__(self):
+        self.port = await self.server.listener.start("127.0.0.1")
+        return self
+
+    async def __aexit__(self, *_):
+        for gloo in self._gloos:
+            gloo.close()
+        await asyncio.gather(*(asyncio.to_thread(links.close) for links in self._links))
+        self.server.listener.close()
+
+    def rendezvous(self):
+        return Rendezvous("127.0.0.1", wait_seconds=FORMING_SECONDS, shared=self.server)
+
+    async def party(self, name, **more):
+        links = links_of(name, self.port, **more)
+        self._links.append(links)
+        connection = await asyncio.to_thread(links.connect, 5.0)
+        connection.close()
+        return links
+
+    def gloo(self, rank, size):
+        self._gloos.append(Gloo(rank, size))
+        return self._gloos[-1]
+
+    async def ring(self, *parties):
+        """Form a ring of parties; returns their stand-ins for Gloo."""
+        async with self.rendezvous() as rendezvous:
+            gloos = [self.gloo(rank, len(parties)) for rank in range(len(parties))]
+            ports = [await begin(links, rendezvous) for links in parties]
+            pairs = zip(gloos, ports, strict=True)
+            answers = await asyncio.gather(*(g.exchange(p, rendezvous.token) for g, p in pairs))
+            await asyncio.gather(*(gloo.accept() for gloo in gloos))
+        for gloo, (status, addresses) in zip(gloos, answers, strict=True):
+            assert status == 200
+            # So Gloo waits for each of them.
+            pairs = zip(addresses, gloo.addresses(), strict=True)
+            assert all(theirs[4:8] > own[4:8] for theirs, own in pairs)
+        return gloos
+
+
+async def begin(links, rendezvous):
+    """Begin to form a ring; returns the port of the party's own rendezvous."""
+    ranks = dict.fromkeys(
+        ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"), 0
+    )
+    place = Place(
+        **ranks,
+        worker="w",
+        generation=1,
+        step=0,
+        host="h",
+        rendezvous_address="nowhere.invalid",
+        rendezvous_port=0,
+        rendezvous_token=rendezvous.token,
+    )
+    place = await asyncio.to_thread(links.place, place)
+    assert place.rendezvous_address == "127.0.0.1"
+    return place.rendezvous_port
+
+
+def num_descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def training(tmp_path):
+    return Training(tmp_path)
+
+
+async def test_each_pair_of_members_is_connected_in_both_directions(training):
+    parties = [await training.party(name) for name in ("north", "south", "west")]
+    gloos = await training.ring(*parties)
+    data = {
+        (gloo.rank, other): bytes([gloo.rank, other]) * (1 << 20)
+        for gloo in gloos
+        for other in gloo.others
+    }
+
+    async def exchange(gloo, other):
+        reader, writer = gloo.peers[other]
+        writer.write(data[gloo.rank, other])
+        expected = data[other, gloo.rank]
+        async with asyncio.timeout(10):
+            assert await reader.readexactly(len(expected)) == expected
+
+    await asyncio.gather(*(exchange(gloo, other) for gloo in gloos for other in gloo.others))
+
+
+async def test_a_link_ends_with_either_end_after_the_last_byte_and_leaves_no_descriptor(training):
+    parties = [await training.party(name) for name in ("north", "south")]
+    before = None
+    for number in range(5):
+        first, second = await training.ring(*parties)
+        ending, other = (first, second) if number % 2 else (second, first)
+        _, writer = ending.peers[other.rank]
+        writer.write(b"x" * 3_000_000)
+        await writer.drain()
+        writer.close()
+        async with asyncio.timeout(5):
+            assert len(await other.peers[ending.rank][0].read(-1)) == 3_000_000
+        for gloo in (first, second):
+            gloo.close()
+        if before is None:
+            await until(lambda: not any(party._links for party in parties))
+            before = num_descriptors()
+    await until(lambda: num_descriptors() <= before)
+
+
+async def test_a_ring_that_is_abandoned_is_given_up_at_once_and_the_next_one_forms(training):
+    north, south = [await training.party(name) for name in ("north", "south")]
+    async with training.rendezvous() as rendezvous:
+        port = await begin(north, rendezvous)
+        asking = asyncio.create_task(training.gloo(0, 2).exchange(port, rendezvous.token))
+        await asyncio.sleep(0.1)
+        await rendezvous.abandon()
+        async with asyncio.timeout(1):
+            assert await asking == (410, [])
+    await training.ring(north, south)
+
+
+async def test_a_request_without_the_token_of_the_ring_is_not_sent_on(training):
+    north = await training.party("north")
+    async with training.rendezvous() as rendezvous:
+        port = await begin(north, rendezvous)
+        assert await training.gloo(0, 2).exchange(port, "0" * 32) == (400, [])
+
+
+async def raw_offer(training, rendezvous, offer):
+    """Take part as rank 0 of two by hand, with an offer."""
+    identity = tls.sign(AUTHORITY, tls.holder_of_party("hand"))
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", training.port, ssl=tls.context(identity, tls.RENDEZVOUS)
+    )
+    with contextlib.closing(writer):
+        body = offer.encode()
+        head = f"POST /{rendezvous.token}:0/global/0/2 HTTP/1.1\r\nContent-Length: {len(body)}"
+        writer.write(f"{head}\r\n\r\n".encode() + body)
+        return (await reader.read()).partition(b"\r\n\r\n")[2]
+
+
+async def test_a_party_that_cannot_be_reached_is_named_and_gloo_need_not_wait(training):
+    south = await training.party("south")
+    async with training.rendezvous() as rendezvous:
+        gloo, port = training.gloo(1, 2), await begin(south, rendezvous)
+        closed = Offer(party="north", host="127.0.0.1", port=free_port(), key="00" * 16)
+        _, (status, _) = await asyncio.gather(
+            raw_offer(training, rendezvous, closed), gloo.exchange(port, rendezvous.token)
+        )
+        assert status == 200
+        await gloo.accept()
+        async with asyncio.timeout(5):
+            assert await gloo.peers[0][0].read() == b""
+    failure = south.explained(CollectiveFailed("closed"))
+    assert set(failure.unreached) == {"north"}
+    assert "'north'" in str(failure)
+    assert "refused" in str(failure).lower()
+
+
+async def test_a_party_does_not_talk_to_another_that_answers_in_its_place(training):
+    south, west = [await training.party(name) for name in ("south", "west")]
+    async with training.rendezvous() as rendezvous:
+        await begin(west, rendezvous)
+        gloo, port = training.gloo(1, 2), await begin(south, rendezvous)
+        caught = west._new_offer()
+        taken = Offer(party="north", host=caught.host, port=caught.port, key=caught.key)
+        await asyncio.gather(
+            raw_offer(training, rendezvous, taken), gloo.exchange(port, rendezvous.token)
+        )
+        await gloo.accept()
+        async with asyncio.timeout(5):
+            assert await gloo.peers[0][0].read() == b""
+    assert "edl:party:west" in str(south.explained(CollectiveFailed("closed")))
+
+
+async def test_a_connection_with_an_unknown_key_is_closed(training):
+    north = await training.party("north")
+    async with training.rendezvous() as rendezvous:
+        await begin(north, rendezvous)
+        offer = north._new_offer()
+        identity = tls.sign(AUTHORITY, tls.holder_of_party("south"))
+        reader, writer = await asyncio.open_connection(
+            offer.host, offer.port, ssl=tls.context(identity, tls.LINK)
+        )
+        with contextlib.closing(writer):
+            writer.write(b"k" * 16)
+            async with asyncio.timeout(5):
+                assert await reader.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"trusted": OTHER, "authority": OTHER}, "is not of this training"),
+        ({"lifetime": -tls.CLOCKS_DIFFER / 2}, "its certificate expired on"),
+    ],
+    ids=["other training", "expired"],
+)
+async def test_a_party_with_a_wrong_token_is_told_so_with_its_name_and_file(
+    training, more, message
+):
+    with pytest.raises(PartyError, match="Party 'north' cannot take part") as found:
+        await training.party("north", **more)
+    assert message in str(found.value)
+    assert "north.token" in str(found.value)
+
+
+async def test_a_party_that_the_coordinator_refuses_is_not_connected(training):
+    with pytest.raises(OSError, match="hung up"):
+        await training.party("north", authority=OTHER)
+
+
+async def test_a_lost_coordinator_is_an_error_that_passes(training):
+    links = links_of("north", free_port())
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"refused|Connect"):
+            await asyncio.to_thread(links.connect, 5.0)
+    await asyncio.to_thread(links.close)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"party": 1, "host": "h", "port": "x"}'])
+def test_what_is_no_offer_is_refused(data):
+    with pytest.raises(ValueError, match=r"offer|JSON|Expecting"):
+        Offer.decode(data)
+
+
+def test_tokens_of_two_trainings_do_not_fit(tmp_path):
+    for name in ("a", "b"):
+        tokens.issue(tmp_path / name, ["north"])
+    first, other = (tokens.read(tmp_path / name / "north.token") for name in ("a", "b"))
+    assert first.authority != other.authority
