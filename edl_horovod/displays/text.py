@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from edl_horovod.displays.page.snapshot import Reset
 
 _ENDED = ("finished", "failed", "suspended")
+_ENDED_WITH_JOB = "ended"
 _NUM_CAUSES = 4
 """Causes that are named for each process."""
 _NOTEWORTHY = 0.02
@@ -85,10 +86,12 @@ def job_table(state: JobState, details: TargetDetails | None, *, now: float) -> 
     """The table of a job's launch target, or else of its workers; None while there are none."""
     if details is not None and details.header:
         return JobTable(details.title, details.header, details.rows)
-    rows = [
-        (name, _worker_state(name, state), ago(worker.since, now), worker.message)
-        for name, worker in sorted(state.workers.items())
-    ]
+    rows = []
+    for name, worker in sorted(state.workers.items()):
+        shown = _worker_state(name, state)
+        # No event says when a worker ended with its job.
+        since = "" if shown == _ENDED_WITH_JOB else ago(worker.since, now)
+        rows.append((name, shown, since, worker.message))
     return JobTable("Workers", ("WORKER", "STATE", "SINCE", "MESSAGE"), rows) if rows else None
 
 
@@ -173,7 +176,7 @@ def _longest(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
 def _worker_state(name: str, state: JobState) -> str:
     worker_state = state.workers[name].state
     if state.is_over and worker_state in ("started", "warm"):
-        return "ended"
+        return _ENDED_WITH_JOB
     return "in the ring" if worker_state == "warm" and name in state.members else worker_state
 
 
@@ -188,7 +191,7 @@ def notable(event: Event) -> str:
         case ResetEvent():
             return (
                 f"ring {event.old_size} -> {event.new_size} after step {event.step:,} "
-                f"({event.reason.rstrip('.')}, {event.seconds:.2f} s)"
+                f"({event.reason.rstrip('.')}, {event.seconds:.3f} s)"
             )
         case WorkerEvent(state="left" | "lost" | "failed" | "waiting" | "hung"):
             return f"worker {event.worker} {event.state}{_because(event.message)}"

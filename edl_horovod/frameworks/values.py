@@ -171,7 +171,8 @@ def checksum(array: NDArray[Any]) -> int:
     weights = 2 * np.arange(len(words) + 1 + _CHUNK_BYTES // 8, dtype=np.uint64) + np.uint64(1)
     sums = words.sum(axis=1, dtype=np.uint64) * weights[: len(words)]
     rest = tail.view(np.uint64) * weights[len(words) + 1 :]
-    total = sums.sum(dtype=np.uint64) + rest.sum(dtype=np.uint64)
+    # NumPy warns of an overflow in the sum of two numbers, and of none in that of an array.
+    total = np.array([sums.sum(dtype=np.uint64), rest.sum(dtype=np.uint64)]).sum()
     return int(total) >> 1
 
 

@@ -210,11 +210,11 @@ def _parts(process: Process, began: float, span: float, *, max_parts: int) -> It
         since, before = until, dict(moment.seconds)
 
 
-_CHECKPOINT_HEADER = ("TIME", "STATE", "STEP", "SECONDS", "MB", "NOTE")
+_CHECKPOINT_HEADER = ("TIME", "STATE", "STEP", "SECONDS", "SIZE", "NOTE")
 
 
 def _checkpoint_row(time: float, event: CheckpointEvent) -> tuple[str, ...]:
-    size = "" if event.num_bytes is None else f"{event.num_bytes / 1e6:,.1f}"
+    size = "" if event.num_bytes is None else f"{event.num_bytes / 1e6:,.1f} MB"
     step = f"{event.step:,}"
     return (clock(time), event.state, step, _seconds(event.seconds), size, event.message)
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import signal
 import socket
 import threading
 import time
@@ -134,7 +135,12 @@ class Dashboard:
             # A request that waits for an API server is answered within this time.
             timeout_graceful_shutdown=round(PATIENCE_SECONDS) + 1,
         )
-        _Server(config, pages).run(sockets=[self._socket])
+        # They wait until the server handles them: one that cut its start would leave a warning.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
+            _Server(config, pages, mask).run(sockets=[self._socket])
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def close(self) -> None:
         """Stop listening."""
@@ -150,9 +156,16 @@ class Dashboard:
 class _Server(uvicorn.Server):
     """A server that ends the streams first, because it waits for answers that are not complete."""
 
-    def __init__(self, config: uvicorn.Config, pages: "Pages") -> None:
+    def __init__(
+        self, config: uvicorn.Config, pages: "Pages", mask: set[signal.Signals | int]
+    ) -> None:
+        """Take the signals that are blocked while it serves."""
         super().__init__(config)
-        self._pages = pages
+        self._pages, self._mask = pages, mask
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._pages.ending.set()

@@ -136,7 +136,7 @@ def test_plain_lines_tell_every_notable_event():
             event(
                 "reset", old_size=2, new_size=3, step=1500, reason="a worker joined", seconds=0.12
             ),
-            "ring 2 -> 3 after step 1,500 (a worker joined, 0.1 s)",
+            "ring 2 -> 3 after step 1,500 (a worker joined, 0.120 s)",
         ),
         (
             event("job", state="waiting", message="1 workers, 2 needed"),

@@ -231,3 +231,11 @@ def test_models_whose_variables_differ_only_at_the_end_of_long_names_are_refused
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(sync, range(2)))
+
+
+def test_a_checksum_that_wraps_around_is_a_sum_modulo_2_to_the_64():
+    # Warnings are errors in tests: NumPy would warn of the overflow of two numbers.
+    found = {checksum(np.full(size, 255, np.uint8)) for size in (8191, 8192, 8193, 100_000)}
+
+    assert len(found) == 4
+    assert all(0 <= number < 1 << 63 for number in found)
