@@ -65,6 +65,7 @@ NOT_RUN: dict[str, str | dict[str, str]] = {
         "class Yogi": PART,
         "edl federate federated.listen=0.0.0.0:7100": INSTALLS,
         "edl party --join coordinator": INSTALLS,
+        "edl party ...": OPEN,
         "kubectl": CLUSTER,
     },
     "docs/how-to/hangs.md": SHOWN,

@@ -259,7 +259,7 @@ def _data(section: _Section, folder: Path) -> dict[str, Any]:
         values["data_plan"] = {"columns": ["x_train", "y_train"]}
     section.note(
         f"data.name: {handler or 'a data handler'} does not run; the arrays of the file are used as"
-        " they are, and validation_data must be another file."
+        " they are. validation_data must be another file whose arrays have the same names."
     )
     return values
 
@@ -267,9 +267,10 @@ def _data(section: _Section, folder: Path) -> dict[str, Any]:
 def _model(section: _Section, folder: Path) -> tuple[dict[str, Any], float]:
     """The setting `model`, and the mu of FedProx, 0 without."""
     values = section.rest()
-    spec, mu = values.get("spec"), 0.0
-    for key in model_spec.COMPILE_KEYS:
-        options = spec.get(key) if isinstance(spec, Mapping) else None
+    spec: Any = values.get("spec")
+    mu = 0.0
+    for key in model_spec.COMPILE_KEYS if isinstance(spec, Mapping) else ():
+        options = spec.get(key)
         optimizer = options.get("optimizer") if isinstance(options, Mapping) else None
         if isinstance(optimizer, Mapping) and optimizer.get("value") == _FEDPROX:
             arguments = dict(optimizer.get("args", {}))

@@ -66,10 +66,16 @@ def _row(recorded: Recorded) -> _Row:
     time, source, event = recorded
     row: _Row = {"time": datetime.fromtimestamp(time, UTC), "source": source, "kind": event.kind}
     for name, value in fields_of(event).items():
-        if isinstance(value, Mapping):
-            row |= {f"{name}.{key}": part for key, part in value.items()}
-        else:
-            row[name] = json_text.dumps(value) if isinstance(value, list | tuple) else value
+        row |= _columns(name, value)
+    return row
+
+
+def _columns(name: str, value: Any) -> _Row:
+    if not isinstance(value, Mapping):
+        return {name: json_text.dumps(value) if isinstance(value, list | tuple) else value}
+    row: _Row = {}
+    for key, part in value.items():
+        row |= _columns(f"{name}.{key}", part)
     return row
 
 

@@ -195,8 +195,8 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
                 recent=(),
             )
         case StepEvent():
-            names = ("step", "epoch", "loss", "records_per_second", "size", "total_steps")
-            names += ("local_steps",)
+            of_step = ("step", "total_steps", "local_steps", "epoch", "loss")
+            names = (*of_step, "records_per_second", "size")
             changes = {name: getattr(event, name) for name in names}
             recent = _recent(state, time, event.step)
             return replace(state, state="running", message="", recent=recent, **changes)

@@ -280,8 +280,8 @@ class Party:
                 f"Party {self.name!r} does not fit the others: it has"
                 f" {descriptions[world.rank]}, and party {names[_LEADER]!r} has {reference}.",
                 hint="Use the same model, settings and version of edl_horovod at all parties. Only"
-                " data, paths and federated.local_epochs, local_steps, round_seconds, share_metrics"
-                " and proximal_mu may differ.",
+                " data, paths and these settings of federated may differ: address, local_epochs,"
+                " local_steps, proximal_mu, round_seconds, share_metrics.",
             )
         raise CollectiveFailed(
             f"a party does not fit the others: {', '.join(names[rank] for rank in others)}"

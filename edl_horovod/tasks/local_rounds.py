@@ -566,9 +566,9 @@ class LocalRounds:
                 change = _widened(value) - _widened(start[name])
                 changes[name] = change if _counts(value) else change * change.dtype.type(weight)
         self._participation.check(number, changes, weight=weight, is_finite=not numbers[_BAD])
-        kept = {name: after[name] for name in self._kept}
+        slots = {name: after[name] for name in self._kept}
         local = {name: after[name] for name in self._local_names}
-        return _Replica(changes, kept, local, num_steps, numbers)
+        return _Replica(changes, slots, local, num_steps, numbers)
 
     def _zeros(self) -> NDArray[np.float64]:
         assert self._metric_names is not None

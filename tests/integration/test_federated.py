@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ from edl_horovod.files.whole_file import read_json
 from edl_horovod.job.directory import JobDir
 from edl_horovod.records.chunks import Codec
 from edl_horovod.records.sources.recordio import Writer
+from edl_horovod.ring.checkpoint import read_tensors
 from edl_horovod.trained_model.params import read_params
-from tests.integration.conftest import ZOO, Job, for_framework
+from tests.integration.conftest import ZOO, Job, edl, for_framework
 from tests.ports import free_port
 from tests.records import example
 from tests.waiting import wait_until
@@ -207,6 +209,76 @@ def test_a_training_that_all_left_goes_on_where_it_was(federation):
     federation.assert_same_weights(*PARTIES)
     resumed = [job.events("reset")[0].event.step for job in federation.parties.values()]
     assert max(resumed) >= 2
+
+
+@pytest.mark.timeout(240)
+def test_variables_of_a_party_stay_on_its_disk_and_come_back_with_it(federation, framework):
+    """Its output layer is its own, through a kill of the party and through the end of all."""
+    folder, hurry = federation.folder, federation.folder / "hurry"
+    head = {"keras": "dense_1/*", "torch": "output.*"}[framework]
+    settings = [f"params.slow_until={hurry}", f"federated.local_variables=[{head}]"]
+    settings += ["federated.rounds=200", "checkpoint.every_steps=0", "checkpoint.every_seconds=0"]
+
+    def own_file(party):
+        return folder / f"{party}.job" / "checkpoints" / "local.safetensors"
+
+    federation.join_all(*settings)
+    for party in PARTIES:
+        federation.wait_for_step(party, 2)
+    west = federation.parties["west"]
+    west.process.send_signal(signal.SIGKILL)  # With it go its workers.
+    west.process.wait()
+    before = read_tensors(own_file("west"))[0]
+    assert any(value.any() for value in before.values())
+    at = federation.parties["north"].events("step")[-1].event.step
+    federation.wait_for_step("north", at + 1)
+    federation.join("west", *settings, "resume=auto")
+    federation.wait_for_step("west", at + 2)
+    log = (folder / "west.job" / "logs").glob("*")
+    assert any("restored federated.local_variables" in path.read_text() for path in log)
+    hurry.touch()
+    federation.succeed()
+
+    weights = {party: federation.weights(party) for party in PARTIES}
+    for name, value in weights["north"].items():
+        is_own = fnmatch(name, head)
+        for other in ("south", "west"):
+            assert np.array_equal(weights[other][name], value) != is_own, name
+    # No other party and not the coordinator has its values, in whatever file.
+    marks = {p: next(iter(read_tensors(own_file(p))[0].values())).tobytes() for p in PARTIES}
+    for party in PARTIES:
+        for other in {*PARTIES, "federation"} - {party}:
+            for path in (*files_of(folder / f"{other}.job"), *files_of(folder / other)):
+                assert marks[party] not in path.read_bytes(), path
+
+
+@pytest.mark.timeout(240)
+def test_a_straggler_a_table_by_consent_and_bad_validation_data(federation):
+    folder, hurry = federation.folder, federation.folder / "hurry"
+    held_out = f"validation_data={folder}/data/folder-of-south/*.recordio"
+    bad = write_data(folder / "bad", "south", 60, value=float("nan"))
+    settings = [f"params.slow_until={hurry}", "federated.rounds=40"]
+    federation.join("north", *settings, held_out, "federated.share_metrics=true")
+    # 144 records are 12 local steps, each of which takes a while at this pace.
+    federation.join("west", *settings, held_out, "federated.round_seconds=0.1")
+    federation.join("south", *settings, f"validation_data={bad}")
+    south = federation.parties["south"]
+    assert south.end() == 21, south.describe()
+    assert "'south'" in south.printed
+    assert "validation_data" in south.printed
+    federation.wait_for_step("west", 2)
+    assert all(e.event.local_steps < 12 for e in federation.parties["west"].events("step"))
+    status = edl("status", f"{folder}/west.job")
+    assert "local steps" in status
+    hurry.touch()
+    federation.succeed("north", "west")
+    federation.assert_same_weights("north", "west")
+    for party in ("north", "west"):
+        evaluations = federation.parties[party].events("evaluation")
+        assert all(np.isfinite(list(e.event.metrics.values())).all() for e in evaluations)
+        assert all(set(e.event.parties or {}) <= {"north"} for e in evaluations)
+        assert list(evaluations[-1].event.parties) == ["north"]
+        assert "metrics of north" in edl("status", f"{folder}/{party}.job")
 
 
 @pytest.mark.timeout(300)

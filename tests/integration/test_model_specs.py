@@ -1,12 +1,20 @@
 """Models in files, as a model spec names them: 2 ranks, a worker killed, and what comes of it."""
 
+import os
 import signal
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
-from tests.frameworks import FRAMEWORKS
+from edl_horovod import trained_model
+from edl_horovod.job import events
+from edl_horovod.trained_model.params import read_params
+from tests.frameworks import FRAMEWORKS, NEEDS_KERAS
+from tests.integration.conftest import REPOSITORY, run_script
+from tests.ports import free_port
 
 NUM_RECORDS, EPOCHS = 240, 12
 RANDOM = np.random.default_rng(8)
@@ -281,3 +289,134 @@ def test_a_model_in_files_survives_a_kill_and_is_used(start, name, make, tmp_pat
     assert loss < 0.8 * job.events("step")[0].event.loss
     start("predict", trained, data, f"output={tmp_path / 'predicted'}").succeed()
     assert any((tmp_path / "predicted").iterdir())
+
+
+def write_digits(folder, num_parties):
+    """scikit-learn's digits: a file of each party as IBM FL has it, and one to evaluate on."""
+    from sklearn.datasets import load_digits
+
+    pictures, classes = load_digits(return_X_y=True)
+    x, y = (pictures / 16).astype(np.float32), classes
+    for party in range(num_parties):
+        of_party = slice(party, 1440, num_parties)
+        arrays = {"x_train": x[of_party], "y_train": y[of_party]}
+        np.savez(folder / f"data_party{party}.npz", **arrays, x_test=x[1440:], y_test=y[1440:])
+    np.savez(folder / "test.npz", x_train=x[1440:], y_train=y[1440:])
+
+
+def sections_of_ibm_fl(folder, port):
+    """The aggregator's file and that of each of three parties, as IBM FL's examples have them."""
+    from tests import keras_files as keras_2
+
+    random = np.random.default_rng(1)
+    config = keras_2.sequential(
+        keras_2.dense("dense_1", 32, activation="relu", batch_input_shape=[None, 64]),
+        keras_2.dense("dense_2", 10, activation="softmax"),
+    )
+    weights = {
+        name: {
+            "kernel": random.normal(scale=shape[0] ** -0.5, size=shape).astype(np.float32),
+            "bias": np.zeros(shape[1], np.float32),
+        }
+        for name, shape in {"dense_1": (64, 32), "dense_2": (32, 10)}.items()
+    }
+    compiled = {
+        **keras_2.COMPILED,
+        "loss": "sparse_categorical_crossentropy",
+        "metrics": ["accuracy"],
+    }
+    keras_2.write_h5(folder / "compiled_keras.h5", config, weights, compiled=compiled)
+
+    def connection(number):
+        return {
+            "info": {"ip": "127.0.0.1", "port": number, "tls_config": {"enable": False}},
+            "name": "FlaskConnection",
+            "path": "ibmfl.connection.flask_connection",
+            "sync": False,
+        }
+
+    aggregator = {
+        "connection": connection(port),
+        "fusion": {
+            "name": "IterAvgFusionHandler",
+            "path": "ibmfl.aggregator.fusion.iter_avg_fusion_handler",
+        },
+        "hyperparams": {
+            "global": {
+                "max_timeout": 60,
+                "num_parties": 3,
+                "perc_quorum": 1.0,
+                "rounds": 40,
+                "termination_accuracy": 0.85,
+            },
+            "local": {"optimizer": {"lr": 0.1}, "training": {"epochs": 2, "batch_size": 32}},
+        },
+        "protocol_handler": {
+            "name": "ProtoHandler",
+            "path": "ibmfl.aggregator.protohandler.proto_handler",
+        },
+    }
+    parties = [
+        {
+            "aggregator": {"ip": "127.0.0.1", "port": port},
+            "connection": connection(8085 + party),
+            "data": {
+                "info": {"npz_file": f"data_party{party}.npz"},
+                "name": "MnistKerasDataHandler",
+                "path": "ibmfl.util.data_handlers.mnist_keras_data_handler",
+            },
+            "local_training": {
+                "name": "LocalTrainingHandler",
+                "path": "ibmfl.party.training.local_training_handler",
+            },
+            "model": {
+                "name": "KerasFLModel",
+                "path": "ibmfl.model.keras_fl_model",
+                "spec": {"model_definition": "compiled_keras.h5", "model_name": "keras-mlp"},
+            },
+            "protocol_handler": {
+                "name": "PartyProtocolHandler",
+                "path": "ibmfl.party.party_protocol_handler",
+            },
+        }
+        for party in range(3)
+    ]
+    return aggregator, parties
+
+
+@NEEDS_KERAS
+@pytest.mark.timeout(240)
+def test_files_of_ibm_fl_train_with_three_parties(tmp_path):
+    write_digits(tmp_path, 3)
+    port = free_port()
+    aggregator, parties = sections_of_ibm_fl(tmp_path, port)
+    (tmp_path / "config_agg.yml").write_text(yaml.safe_dump(aggregator))
+    for number, sections in enumerate(parties):
+        (tmp_path / f"config_party{number}.yml").write_text(yaml.safe_dump(sections))
+    script = """
+        edl import-ibm-fl config_agg.yml > coordinator.yaml
+        edl federate -q -cd . -cn coordinator job_dir=federation &
+        for number in 0 1 2; do
+            edl import-ibm-fl config_agg.yml config_party$number.yml > party$number.yaml
+        done
+        until [ -e federation/tokens/party2.token ]; do sleep 0.1; done
+        for number in 0 1 2; do
+            edl party -q --join 127.0.0.1:PORT --party-token federation/tokens/party$number.token \\
+                party$number.yaml output=model$number validation_data=test.npz \\
+                launch.threads_per_rank=1 &
+        done
+        wait
+    """
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    variables = {**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY)}
+    _, errors = run_script(script.replace("PORT", str(port)), tmp_path, variables, seconds=200)
+    assert "max_timeout is federated.round_seconds" in errors
+    trained = [trained_model.read(tmp_path / f"model{number}") for number in range(3)]
+    assert trained[0].metrics["accuracy"] >= 0.85
+    recorded = events.read(tmp_path / "model0.job" / "events.jsonl")
+    rounds = [e.event.step for e in recorded if e.event.kind == "step"]
+    assert 1 <= rounds[-1] < 40
+    first, *others = (dict(read_params(files.params_files)) for files in trained)
+    for values in others:
+        for name, value in first.items():
+            np.testing.assert_array_equal(values[name], value, err_msg=name)

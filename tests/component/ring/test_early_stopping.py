@@ -45,3 +45,18 @@ def test_a_training_stops_and_goes_on_as_if_it_had_not_been_interrupted(train, t
     )
     for name, value in ours.items():
         np.testing.assert_allclose(value, theirs[name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_training_stops_when_its_metric_is_good_enough(train, tmp_path):
+    held_out = f"validation_data={tmp_path}/data/part-0.recordio"
+    settings = [*SETTINGS[:3], "train.early_stopping.patience=99", held_out]
+    whole = train(*settings, job="whole")
+    found = events.read(tmp_path / "whole" / "events.jsonl")
+    evaluations = [e.event for e in found if e.event.kind == "evaluation"]
+    losses = [event.metrics["loss"] for event in evaluations]
+    wanted = losses[2]
+    ended_by = next(at for at, loss in enumerate(losses) if loss <= wanted)
+    threshold = f"train.early_stopping.threshold={wanted!r}"
+    ended = train(*settings, threshold, "train.early_stopping.min_delta=99", job="ended")
+    assert ended.result.steps == evaluations[ended_by].step < whole.result.steps
+    assert ended.result.metrics == evaluations[ended_by].metrics

@@ -59,6 +59,15 @@ def test_fields_of_one_name_and_several_types_are_one_column(tmp_path):
     assert [row["records"] for row in read_parquet(tmp_path / "e.parquet")] == [None, None, 7]
 
 
+def test_each_number_of_a_party_is_a_column(tmp_path):
+    parties = {"north": {"loss": 0.5}, "west": {"loss": 2.0}}
+    event_table.write(
+        tmp_path / "e.csv", [Recorded(1.0, "north:0", event("evaluation", parties=parties))]
+    )
+    (row,) = read_csv(tmp_path / "e.csv")
+    assert (row["parties.north.loss"], row["parties.west.loss"]) == ("0.5", "2.0")
+
+
 def test_another_kind_of_file_is_refused_before_anything_is_read(tmp_path, capsys):
     arguments = ["events", str(tmp_path / "no-job"), "--to", str(tmp_path / "e.xlsx")]
     assert main(arguments) == ConfigError.exit_code

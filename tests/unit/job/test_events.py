@@ -27,6 +27,7 @@ def steps(found):
 def test_what_was_written_is_read(path):
     written = [event(kind) for kind in KINDS]
     written.append(event("job", message="a\nb Zürich", metrics={"loss": 0.5}, output="/out"))
+    written.append(event("evaluation", parties={"north": {"loss": 0.5}, "west": {"loss": 2.0}}))
     written.append(event("worker", state="hung", pid=7))
     with EventLog(path, "launcher") as log:
         for one in written:
@@ -113,6 +114,8 @@ def test_lines_that_are_no_events_are_passed_over(path, line):
         ("step", {"metrics": "text"}),
         ("step", {"metrics": {"auc": "text"}}),
         ("step", {"metrics": {"auc": {}}}),
+        ("evaluation", {"parties": {"north": 0.5}}),
+        ("evaluation", {"parties": [1]}),
         ("generation", {"members": 2}),
         ("generation", {"members": [2]}),
         ("generation", {"is_formed": 1}),

@@ -11,15 +11,26 @@ from edl_horovod.config.compose import compose
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import DataConfig, ElasticConfig, FederatedConfig, LaunchConfig
 from edl_horovod.config.tasks import num_lanes, training_batch
-from edl_horovod.errors import ConfigError, PartyError
+from edl_horovod.errors import ConfigError, DataError, PartyError
 from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.frameworks.values import Array, EvaluationSums
 from edl_horovod.frameworks.world import World
+from edl_horovod.job.events import EventLog
+from edl_horovod.job.events import read as read_events
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.job_data import plan_of
 from edl_horovod.records.sources.table import SCHEMES
 from edl_horovod.spec import Mode
-from edl_horovod.tasks.federated import Party, PartyRounds, draw, local_config, shared_settings
+from edl_horovod.tasks.federated import (
+    LocalVariables,
+    Party,
+    PartyRounds,
+    draw,
+    local_config,
+    local_names,
+    shared_settings,
+)
 from edl_horovod.tasks.local_rounds import LocalRounds, RoundBatches
 from tests import numpy_framework
 from tests.alone import run_alone
@@ -392,6 +403,131 @@ def test_parties_may_differ_in_their_local_steps():
     each(range(2), check)
 
 
+NAMES = ["body/kernel", "body/bias", "norm/gamma", "norm/mean", "head/kernel"]
+TRAINED = [name for name in NAMES if name != "norm/mean"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "local"),
+    [
+        ([], set()),
+        (["norm/*"], {"norm/gamma", "norm/mean"}),
+        (["norm/*", "head/kernel"], {"norm/gamma", "norm/mean", "head/kernel"}),
+        (["*/kernel"], {"body/kernel", "head/kernel"}),
+        (["norm/mean"], {"norm/mean"}),
+    ],
+)
+def test_globs_name_the_variables_that_stay(patterns, local):
+    assert local_names(patterns, NAMES, TRAINED) == local
+
+
+@pytest.mark.parametrize(
+    ("patterns", "words"),
+    [(["norm/*", "Head/*"], "Head/"), (["*"], "share"), (["*/[bk]*", "norm/gamma"], "share")],
+)
+def test_globs_that_match_nothing_or_all_are_refused(patterns, words):
+    with pytest.raises(ConfigError, match=words):
+        local_names(patterns, NAMES, TRAINED)
+
+
+@pytest.fixture
+def events(tmp_path):
+    with EventLog(tmp_path / "events.jsonl", "test") as log:
+        yield log
+
+
+class Local:
+    """A party's own variables, at the beginning of its process."""
+
+    def __init__(self, file, events, *, size=3, training="a"):
+        self.head = Array(np.zeros(size, np.float32))
+        self.count = Array(np.int64(0))
+        variables = {"head": self.head, "count": self.count}
+        self.file = LocalVariables(variables, file, training=training, events=events)
+
+
+def test_local_variables_are_restored_as_they_were_after_the_last_round(tmp_path, events):
+    path = tmp_path / "checkpoints" / "local.safetensors"
+    first = Local(path, events)
+    first.file.restore()
+    assert not first.head.numpy().any()
+    for number in (1, 2):
+        first.head.assign([number, 0.5, -1])
+        first.count.assign(number)
+        first.file.save(number)
+    second = Local(path, events)
+    second.file.restore()
+    np.testing.assert_array_equal(second.head.numpy(), [2, 0.5, -1])
+    assert second.count.numpy() == 2
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_local_variables_of_another_training_or_model_and_damaged_ones_are_refused(
+    tmp_path, events
+):
+    path = tmp_path / "local.safetensors"
+    Local(path, events).file.save(1)
+    with pytest.raises(ConfigError, match="--party-token"):
+        Local(path, events, training="b").file.restore()
+    with pytest.raises(DataError, match="head"):
+        Local(path, events, size=4).file.restore()
+    content = path.read_bytes()
+    path.write_bytes(content[:-2])
+    with pytest.raises(DataError, match=r"local\.safetensors"):
+        Local(path, events).file.restore()
+
+
+def test_a_full_disk_costs_a_file_of_local_variables_and_not_the_training(tmp_path, events):
+    (tmp_path / "checkpoints").write_text("in the way")
+    Local(tmp_path / "checkpoints" / "local.safetensors", events).file.save(1)
+    (recorded,) = read_events(tmp_path / "events.jsonl")
+    assert (recorded.event.state, recorded.event.step) == ("failed", 1)
+    assert "local_variables" in recorded.event.message
+
+
+def evaluation_of(*parties, numbers):
+    """What each party sees of the evaluations of all."""
+    ring = Ring(len(parties))
+
+    def evaluate(at):
+        world = World(rank=at, size=len(parties), generation=1)
+        collectives = ring.of(at)
+        parties[at].check_fits(world, [], collectives)
+        sums = EvaluationSums(2.0, numbers[at], 2.0, np.array([1.0]))
+        return parties[at].evaluations(sums, world, collectives)
+
+    return each(range(len(parties)), evaluate)
+
+
+def test_the_others_see_the_metrics_of_a_party_only_with_its_consent():
+    parties = [
+        Party(training(BATCH, federated=FederatedConfig(party=name, rounds=2, share_metrics=share)))
+        for name, share in (("north", True), ("south", False), ("west", True))
+    ]
+    for seen in evaluation_of(*parties, numbers=[1.0, 3.0, 5.0]):
+        assert {name: sums.loss for name, sums in seen.items()} == {"north": 1.0, "west": 5.0}
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_a_party_alone_sees_what_it_shares(share):
+    job = training(BATCH, federated=FederatedConfig(party="north", rounds=2, share_metrics=share))
+    sums = EvaluationSums(2.0, 1.0, 2.0, np.array([1.0]))
+    seen = Party(job).evaluations(sums, World(rank=0, size=1, generation=1), None)
+    assert list(seen) == (["north"] if share else [])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_party_does_not_send_an_evaluation_that_is_not_finite(value):
+    party = Party(training(BATCH, federated=FederatedConfig(party="west", rounds=2)))
+    party.check_evaluation(3, EvaluationSums(2.0, 1.0, 2.0, np.array([1.0])))
+    for sums in (
+        EvaluationSums(2.0, value, 2.0, np.array([1.0])),
+        EvaluationSums(2.0, 1.0, 2.0, np.array([value])),
+    ):
+        with pytest.raises(PartyError, match="'west'"):
+            party.check_evaluation(3, sums)
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Run a party alone: `run("federated.rounds=4", training="a")`."""
@@ -443,6 +579,8 @@ def test_a_party_adapts_no_model_to_its_own_data(run, tmp_path):
         ({"federated": {"rounds": 0, "local_steps": 2}}, "federated.local_steps"),
         ({"federated": {"rounds": 0, "round_seconds": 2.0}}, "federated.round_seconds"),
         ({"federated": {"round_seconds": -1.0}}, "federated.round_seconds"),
+        ({"federated": {"rounds": 0, "local_variables": ["a"]}}, "federated.local_variables"),
+        ({"federated": {"rounds": 0, "share_metrics": True}}, "federated.share_metrics"),
         ({"federated": {"rounds": 0, "proximal_mu": 0.1}}, "federated.proximal_mu"),
         ({"federated": {"rounds": 0, "weighting": "equal"}}, "federated.weighting"),
     ],

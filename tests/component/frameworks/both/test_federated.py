@@ -1,6 +1,8 @@
 """Federated rounds in both frameworks: the server's optimizers and FedProx, held against NumPy."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -13,9 +15,12 @@ from edl_horovod.frameworks.keras.framework import FRAMEWORK as KERAS
 from edl_horovod.frameworks.torch.framework import TorchFramework
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
+from edl_horovod.tasks.federated import Party, local_config, local_names
+from edl_horovod.tasks.local_rounds import LocalRounds
 from tests.jobs import training
 from tests.snippets import ROOT, snippets_in
 from tests.specs import with_methods
+from tests.thread_ring import Ring
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, RATE, MU = 8, 0.1, 0.5
@@ -57,9 +62,9 @@ class Keras:
         return keras.optimizers.SGD(RATE)
 
     @staticmethod
-    def make_step(job, **methods):
+    def make_step(job, params=None, **methods):
         KERAS.begin(slot=0, seed=4)
-        loaded = load_spec(ZOO, "curve", params={}, plain_models=KERAS.plain_models)
+        loaded = load_spec(ZOO, "curve", params=params or {}, plain_models=KERAS.plain_models)
         methods["create_optimizer"] = lambda: keras.optimizers.SGD(RATE)
         return KERAS.step(with_methods(loaded, **methods), SPEC, job)
 
@@ -74,10 +79,12 @@ class Torch:
     yogi = staticmethod(lambda model: yogi_of_the_page(torch)(model.parameters()))
 
     @staticmethod
-    def make_step(job, **methods):
+    def make_step(job, params=None, **methods):
         framework = TorchFramework(None, None, NoReducer)
         framework.begin(slot=0, seed=4)
-        loaded = load_spec(ZOO, "torch_curve", params={}, plain_models=framework.plain_models)
+        loaded = load_spec(
+            ZOO, "torch_curve", params=params or {}, plain_models=framework.plain_models
+        )
         methods["create_optimizer"] = lambda model: torch.optim.SGD(model.parameters(), RATE)
         example = batch_of(0, torch.from_numpy)
         return framework.step(with_methods(loaded, **methods), example, job)
@@ -185,3 +192,58 @@ def test_fedprox_pulls_each_local_step_towards_the_rounds_begin(framework):
                 pull = RATE * MU * (before[name] - start[name])
                 expected = plain_variables[name].numpy() - pull
                 np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
+class Examples:
+    """Three local steps of a party in a round, in place of what `RoundBatches` reads."""
+
+    batches = SimpleNamespace(lanes=range(1))
+
+    def __init__(self, number, tensor):
+        self._number, self._tensor = number, tensor
+
+    def steps_of(self, lane):
+        return (batch_of(3 * self._number + place, self._tensor) for place in range(3))
+
+
+@pytest.mark.parametrize("outer", ["", "adam"])
+@pytest.mark.parametrize("framework", [Keras, Torch])
+def test_local_variables_stay_at_their_party(framework, outer):
+    """FedBN: statistics and weights of the normalisation are the party's own."""
+    methods = {"create_outer_optimizer": getattr(framework, outer)} if outer else {}
+    jobs = [training(BATCH, federated=FederatedConfig(rounds=3, party=name)) for name in ("a", "b")]
+    steps = [framework.make_step(job, params={"batch_norm": True}, **methods) for job in jobs]
+    ring, parties, local = Ring(2), [], []
+    for at, (step, job) in enumerate(zip(steps, jobs, strict=True)):
+        names = local_names(["*norm*"], step.model_variables, step.trained)
+        assert len(names) >= 4
+        party = LocalRounds(
+            step, ring.of(at), local_config(job.federated), "none", Party(job), names
+        )
+        assert names.isdisjoint(party.variables)
+        assert names.isdisjoint(party.trained)
+        parties.append(party)
+        local.append(sorted(names))
+    for party, names in zip(parties, local, strict=True):
+        # What one party has when it begins must not matter to the other.
+        party.model_variables[names[0]].assign(
+            0.5 + np.zeros(party.model_variables[names[0]].shape, "f4")
+        )
+
+    def run(at, number):
+        batch = Batch(Examples(2 * number + at, framework.tensor), None, 3 * BATCH)
+        return parties[at].step(batch, wants_change=False, is_alone=False, salt=0)
+
+    def values(at, names):
+        return [np.array(parties[at].model_variables[name].numpy()) for name in names]
+
+    for number in range(3):
+        with ThreadPoolExecutor(2) as pool:
+            sums = list(pool.map(run, range(2), [number] * 2))
+        assert [s.num_examples for s in sums] == [2 * 3 * BATCH] * 2
+        shared = [list(party.variables.values()) for party in parties]
+        for ours, theirs in zip(*shared, strict=True):
+            np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+        for ours, theirs in zip(values(0, local[0]), values(1, local[1]), strict=True):
+            if ours.dtype.kind == "f":
+                assert not np.array_equal(ours, theirs)
