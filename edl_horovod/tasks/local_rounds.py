@@ -518,17 +518,17 @@ class LocalRounds:
         numbers = numbers.copy()
         weight = numbers[_WEIGHT] = self._participation.weight(numbers[_EXAMPLES])
         numbers[_ACTIVE] = float(numbers[_EXAMPLES] > 0)
-        after = {name: _value(variable) for name, variable in self._inner.items()}
+        after = {
+            name: np.array(self._cut(variable.numpy(), fragment))
+            for name, variable in self._inner.items()
+        }
         changes = {}
         for name, value in after.items():
             if name not in self._unsummed:
-                now, before = (self._cut(_widened(it), fragment) for it in (value, start[name]))
-                change = now - before
+                change = _widened(value) - _widened(self._cut(start[name], fragment))
                 changes[name] = change if _counts(value) else change * change.dtype.type(weight)
         self._participation.check(number, changes, is_finite=not numbers[_BAD])
-        # A copy: a view would keep the whole variable.
-        state = {name: self._cut(after[name], fragment).copy() for name in self._kept}
-        return _Part(changes, state, numbers)
+        return _Part(changes, {name: after[name] for name in self._kept}, numbers)
 
     def _cut(self, values: NDArray[Any], fragment: int) -> NDArray[Any]:
         """The elements of a variable that belong to a fragment, which has an equal part of each.
@@ -563,7 +563,7 @@ class LocalRounds:
         """Sum up a fragment of the replicas of this rank, in the order of their lanes."""
         numbers = self._zeros()
         changes = {
-            name: np.zeros_like(self._cut(_widened(value), fragment))
+            name: np.zeros_like(_widened(self._cut(value, fragment)))
             for name, value in start.items()
             if name not in self._unsummed
         }
