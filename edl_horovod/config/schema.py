@@ -119,10 +119,20 @@ class LocalConfig:
     """The learning rate of `diloco` for the mean change."""
     outer_momentum: float = 0.9
     """The momentum of `diloco`."""
+    fragments: int = 1
+    """The number of parts of the model that are summed one after the other. The sums of all but the
+    last start before the round's end; what such a part learns after that does not count."""
+    fragment_steps: int = 1
+    """Local steps between the starts of two fragments' sums; the last starts at the round's end."""
 
     def __post_init__(self) -> None:
         check_least("train.local", self, steps=0, replicas=1, outer_learning_rate=0)
         check_least("train.local", self, outer_momentum=0, warmup_steps=0)
+        check_least("train.local", self, fragments=1, fragment_steps=1)
+        num_early_steps = (self.fragments - 1) * self.fragment_steps
+        rule = f"needs train.local.steps above {num_early_steps}: (fragments - 1) * fragment_steps"
+        has_room = self.fragments == 1 or num_early_steps < self.steps
+        check(has_room, "train.local.fragments", self.fragments, rule)
         rule = "needs train.local.steps: without rounds all steps are like those of the warm-up"
         is_before_rounds = self.steps > 0 or self.warmup_steps == 0
         check(is_before_rounds, "train.local.warmup_steps", self.warmup_steps, rule)

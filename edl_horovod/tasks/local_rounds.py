@@ -8,6 +8,11 @@ one after the other, each from the values at the round's start. So the result do
 ring. `average` is S. Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; `diloco`
 is A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023,
 algorithm 1, whose outer optimizer is SGD with Nesterov momentum.
+
+With several fragments, the sums of the first ones travel while the last local steps run. These are
+the staggered sums of A. Douillard et al., "Streaming DiLoCo with overlapping communication", 2025,
+except that all of them arrive by the round's end, where all ranks are equal: what a fragment learns
+after its sum has started does not count.
 """
 
 import itertools
@@ -15,8 +20,9 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -191,20 +197,29 @@ class RoundBatches:
 
 
 @dataclass(frozen=True)
-class _Replica:
-    """What a replica has computed in a round."""
+class _Part:
+    """What replicas add to the sum of a fragment: one replica, those of a rank, or all."""
 
     changes: Values
-    """The changes of its variables, as `_widened`: times its weight, except for integers."""
+    """The changes of its variables, flat and as `_widened`: times the replica's weight, except for
+    integers."""
     state: Values
-    """Its optimizer's state, for `inner_state=keep`."""
-    local: Values
-    """The values of the variables that are not summed, but stay here."""
-    num_steps: int
-    """Local steps that it has taken."""
+    """The optimizer's state, for `inner_state=keep`: flat, or a row for each replica of the job."""
     numbers: NDArray[np.float64]
     """A row with the indices below, then the sums of the metrics, then for each metric the sum of
-    its values, times the examples, and these examples."""
+    its values, times the examples, and these examples. All of them up to the fragment's end."""
+
+
+@dataclass
+class _Replica:
+    """What a replica has computed in a round so far."""
+
+    parts: list[_Part] = field(default_factory=list)
+    """The fragments that it has reached."""
+    local: Values = field(default_factory=dict)
+    """The values of the variables that are not summed, but stay here, after its last step."""
+    num_steps: int = 0
+    """Local steps that it has taken."""
 
 
 _WANTS_CHANGE, _ACTIVE, _WEIGHT, _EXAMPLES, _LOSS, _BAD, _METRICS = range(7)
@@ -345,6 +360,9 @@ class LocalRounds:
         if config.inner_state == "keep":
             copies = config.replicas
             self._kept = {n: Array(np.repeat(v[None], copies, 0)) for n, v in self._slots.items()}
+        last = config.fragments - 1
+        self._ends = [config.steps - (last - n) * config.fragment_steps for n in range(last)]
+        """The local steps of a round before the sum of each fragment but the last."""
         self._done: dict[int, _Replica] = {}
         """The replicas that this rank has computed in the round `_done_in`."""
         self._done_in = -1
@@ -427,47 +445,49 @@ class LocalRounds:
     ) -> StepSums:
         if self._done_in != number:
             self._done, self._done_in = {}, number
+        self._try_metrics()
+        with self.doing("waits", "which replicas are left", "exchange"):
+            own_lanes = [] if batch is None else list(batch.features.batches.lanes)
+            lanes, num_ranks = self._participation.contributed(
+                number, own_lanes, self._done, None if is_alone else self._collectives
+            )
         start = {name: _value(variable) for name, variable in self._inner.items()}
-        try:
-            self._try_metrics()
-            with self.doing("waits", "which replicas are left", "exchange"):
-                own_lanes = [] if batch is None else list(batch.features.batches.lanes)
-                lanes, num_ranks = self._participation.contributed(
-                    number, own_lanes, self._done, None if is_alone else self._collectives
-                )
-            began = time.monotonic()
-            for lane in lanes:
-                if lane not in self._done:
-                    assert batch is not None
-                    state = self._optimizer_state(lane, number)
-                    batches = batch.features.steps_of(lane)
-                    self._done[lane] = self._replica(
-                        number, lane, batches, start, state, began=began
-                    )
-        finally:
-            _assign(self._inner, start)
-        changes, slots, numbers = self._local_sums([(lane, self._done[lane]) for lane in lanes])
-        numbers[_WANTS_CHANGE] = float(wants_change)
-        computed_at = time.monotonic()
-        if not is_alone:
-            self._is_waiting = True
+
+        def add_up(fragment: int, parts: Mapping[int, _Part]) -> _Part:
+            local = self._local_sum(fragment, parts, start)
+            local.numbers[_WANTS_CHANGE] = float(wants_change)
+            if is_alone:
+                return local
+            # All ranks call it for all fragments of each round, also those without replicas.
+            if (secure_sums := self._participation.secure_sums) is not None:
+                return self._over_ring_securely(secure_sums, number, local)
+            return self._over_ring(local, fragment, num_ranks)
+
+        began = time.monotonic()
+        replicas = {lane: self._done.get(lane) or _Replica() for lane in lanes}
+        reached = {lane: replica.parts for lane, replica in replicas.items()}
+        with _Sums(reached, self._config.fragments, add_up) as sums:
+            sums.start()
             try:
-                # All ranks call it in each round, also those without replicas.
-                if (secure_sums := self._participation.secure_sums) is not None:
-                    changes, numbers = self._over_ring_securely(
-                        secure_sums, number, changes, numbers
-                    )
-                else:
-                    changes, slots, numbers = self._over_ring(changes, slots, numbers, num_ranks)
+                for lane in sorted(replicas.keys() - self._done.keys()):
+                    assert batch is not None
+                    replica, batches = replicas[lane], batch.features.steps_of(lane)
+                    _assign(self._inner, {**start, **self._optimizer_state(lane, number)})
+                    for part in self._parts(number, lane, batches, start, replica, began):
+                        replica.parts.append(part)
+                        sums.start()
+                    self._done[lane] = replica
+            finally:
+                _assign(self._inner, start)
+            computed_at, self._is_waiting = time.monotonic(), True
+            try:
+                totals = sums.wait()
             finally:
                 self._is_waiting = False
         summed_at = time.monotonic()
-        results = self._results(numbers)
+        results = self._results(totals[-1].numbers)
         if results.is_finite:
-            if results.num_examples:
-                self._end_round(start, changes, numbers)
-            for name, values in slots.items():
-                self._kept[name].assign(values)
+            self._end_round(start, totals, has_examples=results.num_examples > 0)
             for lane in lanes:
                 _assign(self._inner, self._done[lane].local)
         return replace(
@@ -534,41 +554,74 @@ class LocalRounds:
             return self._slots
         return {name: slots.numpy()[lane] for name, slots in self._kept.items()}
 
-    def _replica(
+    def _parts(
         self,
         number: int,
         lane: int,
         batches: Iterator[Batch | None],
         start: Values,
-        optimizer_state: Values,
-        *,
+        replica: _Replica,
         began: float,
-    ) -> _Replica:
-        """Train a replica for a round, from the values at its start and its optimizer's state."""
-        _assign(self._inner, {**start, **optimizer_state})
+    ) -> Iterator[_Part]:
+        """Train a replica for a round, and yield each fragment as soon as its sum may begin.
+
+        Args:
+            number: The round.
+            lane: The replica's lane.
+            batches: Those of its local steps.
+            start: The values of the variables at the round's start.
+            replica: Receives the number of its steps, and the values of what is not summed.
+            began: When this rank's local steps began, as `time.monotonic` has it.
+        """
         self._step.begin_round()
-        numbers, num_steps = self._zeros(), 0
-        for batch in batches:
+        numbers, num_started = self._zeros(), 0
+        for place, batch in enumerate(batches):
             # Asked when the examples are there: to wait for them takes time, too.
             if not self._participation.takes_step(time.monotonic() - began):
                 break
+            if place in self._ends:
+                yield self._part(number, num_started, start, numbers)
+                num_started += 1
             if batch is not None:
-                with self.doing("works", f"local step {num_steps} of replica {lane}"):
+                with self.doing("works", f"local step {place} of replica {lane}"):
                     sums = self._step.step(batch, wants_change=False, is_alone=True, salt=lane)
                 numbers += self._numbers_of(sums)
-            num_steps += 1
+            replica.num_steps += 1
+        # Several of them if this round is shorter, as the last of an epoch may be.
+        for fragment in range(num_started, self._config.fragments):
+            yield self._part(number, fragment, start, numbers)
+        replica.local = {name: _value(self._inner[name]) for name in self._local_names}
+
+    def _part(
+        self, number: int, fragment: int, start: Values, numbers: NDArray[np.float64]
+    ) -> _Part:
+        """A fragment of the replica that is in the variables."""
+        numbers = numbers.copy()
         weight = numbers[_WEIGHT] = self._participation.weight(numbers[_EXAMPLES])
         numbers[_ACTIVE] = float(numbers[_EXAMPLES] > 0)
-        after = {name: _value(variable) for name, variable in self._inner.items()}
+        after = {
+            name: np.array(self._cut(variable.numpy(), fragment))
+            for name, variable in self._inner.items()
+        }
         changes = {}
         for name, value in after.items():
             if name not in self._unsummed:
-                change = _widened(value) - _widened(start[name])
+                change = _widened(value) - _widened(self._cut(start[name], fragment))
                 changes[name] = change if _counts(value) else change * change.dtype.type(weight)
         self._participation.check(number, changes, weight=weight, is_finite=not numbers[_BAD])
-        slots = {name: after[name] for name in self._kept}
-        local = {name: after[name] for name in self._local_names}
-        return _Replica(changes, slots, local, num_steps, numbers)
+        return _Part(changes, {name: after[name] for name in self._kept}, numbers)
+
+    def _cut(self, values: NDArray[Any], fragment: int) -> NDArray[Any]:
+        """The elements of a variable that belong to a fragment, which has an equal part of each.
+
+        So a weight and its slots are in the same fragment. Integers are whole, in the last one: the
+        elements of a counter, or of a random generator's state, depend on each other.
+        """
+        flat, num_fragments = values.reshape(-1), self._config.fragments
+        if _counts(values):
+            return flat if fragment == num_fragments - 1 else flat[:0]
+        first, last = (flat.size * end // num_fragments for end in (fragment, fragment + 1))
+        return flat[first:last]
 
     def _zeros(self) -> NDArray[np.float64]:
         assert self._metric_names is not None
@@ -587,58 +640,57 @@ class LocalRounds:
             row[_METRICS:] = [*sums.metric_sums, *itertools.chain.from_iterable(pairs)]
         return row
 
-    def _local_sums(
-        self, replicas: Sequence[tuple[int, _Replica]]
-    ) -> tuple[Values, Values, NDArray[np.float64]]:
-        """Sum up the replicas of this rank, in the order of their lanes."""
+    def _local_sum(self, fragment: int, parts: Mapping[int, _Part], start: Values) -> _Part:
+        """Sum up a fragment of the replicas of this rank, in the order of their lanes."""
         numbers = self._zeros()
-        slots = {name: np.zeros_like(variable.numpy()) for name, variable in self._kept.items()}
         changes = {
-            name: np.zeros_like(_widened(_value(variable)))
-            for name, variable in self._inner.items()
+            name: np.zeros_like(_widened(self._cut(value, fragment)))
+            for name, value in start.items()
             if name not in self._unsummed
         }
-        for lane, replica in replicas:
-            numbers += replica.numbers
-            for name, change in replica.changes.items():
+        num_replicas = self._config.replicas
+        states = {}
+        for name in self._kept:
+            blank = self._cut(start[name], fragment)
+            states[name] = np.zeros((num_replicas, blank.size), blank.dtype)
+        for lane, part in parts.items():
+            numbers += part.numbers
+            for name, change in part.changes.items():
                 changes[name] += change
-            for name, value in replica.state.items():
-                slots[name][lane] = value
-        return changes, slots, numbers
+            for name, value in part.state.items():
+                states[name][lane] = value
+        return _Part(changes, states, numbers)
 
-    def _over_ring(
-        self, changes: Values, slots: Values, numbers: NDArray[np.float64], num_ranks: int
-    ) -> tuple[Values, Values, NDArray[np.float64]]:
-        """Sum up what the ranks have; one message for each type of number."""
-        arrays = {f"c/{n}": v for n, v in changes.items()} | {f"k/{n}": v for n, v in slots.items()}
-        totals: Values = {}
+    def _over_ring(self, local: _Part, fragment: int, num_ranks: int) -> _Part:
+        """Sum up what the ranks have of a fragment; one message for each type of number."""
+        whole = {f"c/{n}": v for n, v in local.changes.items()}
+        whole |= {f"k/{n}": v for n, v in local.state.items()}
+        arrays = {name: value for name, value in whole.items() if value.size}
+        prefix = f"edl.rounds.{fragment}"
         # Only of weights: a rounded second moment of an optimizer could become negative.
         rounded = {
             key: arrays.pop(key)
             for name in self.trained
-            if self._compression != "none" and arrays[key := f"c/{name}"].dtype == np.float32
+            if self._compression != "none"
+            and (key := f"c/{name}") in arrays
+            and arrays[key].dtype == np.float32
         }
         if rounded:
-            name = f"edl.rounds.{self._compression}"
-            totals |= sum_compressed(
+            name = f"{prefix}.{self._compression}"
+            whole |= sum_compressed(
                 rounded, self._collectives, self._compression, num_ranks=num_ranks, name=name
             )
-        totals |= _sum_by_type(arrays, self._collectives.sum)
-        numbers = self._collectives.sum(numbers, "edl.rounds.numbers")
-        return (
-            {name: totals[f"c/{name}"] for name in changes},
-            {name: totals[f"k/{name}"] for name in slots},
+        whole |= _sum_by_type(arrays, self._collectives.sum, prefix)
+        numbers = self._collectives.sum(local.numbers, f"{prefix}.numbers")
+        return _Part(
+            {name: whole[f"c/{name}"] for name in local.changes},
+            {name: whole[f"k/{name}"] for name in local.state},
             numbers,
         )
 
-    def _over_ring_securely(
-        self,
-        secure_sums: SecureSums,
-        number: int,
-        changes: Values,
-        numbers: NDArray[np.float64],
-    ) -> tuple[Values, NDArray[np.float64]]:
-        """Do what `_over_ring` does, but show no rank what another one has."""
+    def _over_ring_securely(self, secure_sums: SecureSums, number: int, local: _Part) -> _Part:
+        """Do what `_over_ring` does for a round of one fragment, but hide what each rank has."""
+        numbers, changes = local.numbers, local.changes
         masks = secure_sums.masks(
             number, contributes=numbers[_ACTIVE] > 0, collectives=self._collectives
         )
@@ -647,7 +699,7 @@ class LocalRounds:
             flags = self._zeros()
             flags[_WANTS_CHANGE] = numbers[_WANTS_CHANGE]
             numbers = self._collectives.sum(flags, "edl.rounds.numbers")
-            return {name: np.zeros_like(value) for name, value in changes.items()}, numbers
+            return _Part({name: np.zeros_like(it) for name, it in changes.items()}, {}, numbers)
 
         def add_up(values: NDArray[Any], name: str) -> NDArray[Any]:
             return self._collectives.sum(masks.add_to(values), name)
@@ -661,11 +713,11 @@ class LocalRounds:
             name: value if _counts(value) else to_fixed_point(value, bound)
             for name, value in changes.items()
         }
-        totals = _sum_by_type(integers, add_up)
-        return {
-            name: totals[name] if _counts(value) else from_fixed_point(totals[name], bound)
-            for name, value in changes.items()
-        }, numbers
+        totals = _sum_by_type(integers, add_up, "edl.rounds")
+        for name, value in changes.items():
+            if not _counts(value):
+                totals[name] = from_fixed_point(totals[name], bound)
+        return _Part(totals, {}, numbers)
 
     def _results(self, numbers: NDArray[np.float64]) -> StepSums:
         assert self._metric_names is not None
@@ -681,31 +733,101 @@ class LocalRounds:
             has_finite_gradients=not numbers[_BAD],
         )
 
-    def _end_round(self, start: Values, changes: Values, numbers: NDArray[np.float64]) -> None:
-        """Set a replica's variables to their values after the round, equally on all ranks."""
-        weight, active = numbers[_WEIGHT], numbers[_ACTIVE]
-        mean_changes = {
-            name: np.rint(total / active).astype(np.int64)
-            if _counts(start[name])
-            else total / total.dtype.type(weight)
-            for name, total in changes.items()
-        }
-        if self._outer is not None:
-            self._outer.apply({name: mean_changes.pop(name) for name in self.trained})
-        after = {
-            name: _narrowed(_widened(start[name]) + change, start[name].dtype)
-            for name, change in mean_changes.items()
-        }
-        _assign(self._inner, after)
+    def _end_round(self, start: Values, totals: Sequence[_Part], *, has_examples: bool) -> None:
+        """Set all variables to their values after the round, equally on all ranks."""
+        if has_examples:
+            means = [_means(total) for total in totals]
+            mean_changes = {}
+            for name in means[0]:
+                wide = _widened(start[name])
+                mean_changes[name] = np.concatenate([it[name] for it in means]).reshape(wide.shape)
+            if self._outer is not None:
+                self._outer.apply({name: mean_changes.pop(name) for name in self.trained})
+            after = {
+                name: _narrowed(_widened(start[name]) + change, start[name].dtype)
+                for name, change in mean_changes.items()
+            }
+            _assign(self._inner, after)
+        for name, variable in self._kept.items():
+            states = np.concatenate([total.state[name] for total in totals], 1)
+            variable.assign(states.reshape(variable.shape))
 
 
-def _sum_by_type(arrays: Values, add_up: Callable[[NDArray[Any], str], NDArray[Any]]) -> Values:
+class _Sums:
+    """The sums of a round's fragments over the ring, one after the other, beside the local steps.
+
+    So all ranks have the same order of collectives. None of them waits for another otherwise.
+    """
+
+    def __init__(
+        self,
+        replicas: Mapping[int, Sequence[_Part]],
+        num_fragments: int,
+        add_up: Callable[[int, Mapping[int, _Part]], _Part],
+    ) -> None:
+        """Prepare the sums.
+
+        Args:
+            replicas: The fragments that each replica of this rank has reached so far, by lane.
+            num_fragments: The number of fragments.
+            add_up: Sums up a fragment over the ring, given those of this rank; runs in a thread.
+        """
+        self._replicas, self._num_fragments, self._add_up = replicas, num_fragments, add_up
+        self._pool = ThreadPoolExecutor(1, "sums of a round")
+        self._sums: list[Future[_Part]] = []
+
+    def __enter__(self) -> "_Sums":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Wait for the sum that is travelling, if any."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def start(self) -> None:
+        """Start the sums of the fragments that all replicas of this rank have reached."""
+        while len(self._sums) < self._num_fragments:
+            fragment = len(self._sums)
+            if any(len(parts) <= fragment for parts in self._replicas.values()):
+                break
+            parts = {lane: parts[fragment] for lane, parts in self._replicas.items()}
+            self._sums.append(self._pool.submit(self._sum, fragment, parts, self._sums[-1:]))
+
+    def wait(self) -> list[_Part]:
+        """The sums, once all have ended.
+
+        Raises:
+            CollectiveFailed: A member was lost.
+        """
+        return [total.result() for total in self._sums]
+
+    def _sum(
+        self, fragment: int, parts: Mapping[int, _Part], before: Sequence[Future[_Part]]
+    ) -> _Part:
+        for earlier in before:
+            earlier.result()  # If it has failed, so has the ring, and this one does not begin.
+        return self._add_up(fragment, parts)
+
+
+def _means(total: _Part) -> Values:
+    """The mean changes of a fragment; zeros if no replica has had an example up to its end."""
+    weight, active = (total.numbers[index] or 1.0 for index in (_WEIGHT, _ACTIVE))
+    return {
+        name: np.rint(change / active).astype(np.int64)
+        if _counts(change)
+        else change / change.dtype.type(weight)
+        for name, change in total.changes.items()
+    }
+
+
+def _sum_by_type(
+    arrays: Values, add_up: Callable[[NDArray[Any], str], NDArray[Any]], prefix: str
+) -> Values:
     """Sum up arrays over the ring by `Collectives.sum`, one message for each type of number."""
     totals: Values = {}
     for kind in sorted({value.dtype.name for value in arrays.values()}):
         members = {n: v for n, v in arrays.items() if v.dtype.name == kind}
         flat = np.concatenate([value.reshape(-1) for value in members.values()])
-        total = add_up(flat, f"edl.rounds.{kind}")
+        total = add_up(flat, f"{prefix}.{kind}")
         ends = np.cumsum([value.size for value in members.values()])
         parts = np.split(total, ends[:-1])
         totals |= {

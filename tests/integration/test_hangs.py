@@ -101,9 +101,12 @@ class Hanging:
     def log_of(self, slot):
         return (self.job.job_dir / "logs" / f"worker-{slot}.log").read_text()
 
-    def finish(self):
+    def hurry(self):
         (self._folder / "hurry").touch()
         self.job.succeed()
+
+    def finish(self):
+        self.hurry()
         counting_job.assert_each_record_once_an_epoch(self._folder / "out")
 
 
@@ -157,6 +160,26 @@ def test_a_worker_lost_between_two_buckets_costs_the_step_in_flight_alone(hangin
     proof = prove(JobDir(running.job_dir))
     assert proof.is_good, f"{proof.violations}\n{running.describe()}"
     assert proof.num_redone_steps == 0
+
+
+def test_a_worker_lost_while_fragments_are_summed_costs_its_own_replicas_alone(hanging):
+    rounds = {"steps": 4, "replicas": 4, "fragments": 4}
+    settings = {f"train.local.{key}": value for key, value in rounds.items()}
+    settings |= {"data_plan.lanes": 4, "debug.ledger": "true", "launch.np": 2}
+    job = hanging(**settings)
+    running = job.start()
+    running.wait_for_ring(2)
+    first = running.generation()
+    job.hang("backward", 1)
+    job.wait_until_reached("backward", 1)
+    # The other one has trained its replicas, and waits in the sum of the first fragment that it
+    # has started, or in the last one.
+    running.signal_worker(1, signal.SIGKILL)
+    running.wait_for_ring(1, after=first)
+    job.go_on("backward", 1)
+    job.hurry()
+    proof = prove(JobDir(running.job_dir))
+    assert proof.is_good, f"{proof.violations}\n{running.describe()}"
 
 
 @pytest.mark.long

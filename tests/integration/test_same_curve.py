@@ -99,11 +99,13 @@ def test_so_are_those_of_a_gan_whose_phases_alternate(start, tmp_path, records):
     assert np.abs(np.diff(losses)).min() > 0
 
 
-@pytest.mark.parametrize("warmup_steps", [0, pytest.param(17, marks=pytest.mark.long)])
-def test_so_are_those_of_local_rounds_of_replicas(start, tmp_path, warmup_steps):
+@pytest.mark.parametrize(
+    ("warmup_steps", "fragments"), [(0, 2), pytest.param(17, 1, marks=pytest.mark.long)]
+)
+def test_so_are_those_of_local_rounds_of_replicas(start, tmp_path, warmup_steps, fragments):
     # With more momentum so small a training swings, which makes much of rounding.
     rounds = ("steps=2", "replicas=4", "method=diloco", "outer_momentum=0.3", "inner_state=keep")
-    rounds += (f"warmup_steps={warmup_steps}",)
+    rounds += (f"warmup_steps={warmup_steps}", f"fragments={fragments}")
     settings = [f"train.local.{setting}" for setting in rounds]
     losses = assert_same_curve(start, tmp_path, *settings, "data_plan.lanes=4", "train.epochs=10")
     assert losses[-1] < losses[0] / 2

@@ -100,6 +100,7 @@ def test_every_setting_can_be_set():
         "train.local.method": "diloco",
         "train.local.inner_state": "keep",
         "train.local.outer_momentum": "0.5",
+        "train.local.fragments": "1",
         "federated.rounds": "0",
         "federated.local_epochs": "1",
         "federated.local_steps": "0",

@@ -281,7 +281,7 @@ def test_a_round_in_which_no_party_has_a_step_changes_nothing():
         assert rank.step.variables["rounds"].numpy() == 1
 
 
-@pytest.mark.parametrize("fails_in", ["edl.rounds.float64", "edl.rounds.numbers"])
+@pytest.mark.parametrize("fails_in", ["edl.rounds.0.float64", "edl.rounds.0.numbers"])
 def test_a_lost_party_costs_the_others_no_local_step(fails_in):
     ranks = [Rank(name, local_steps=2) for name in SIZES]
     ring = begin(ranks)
@@ -312,7 +312,7 @@ def test_a_lost_party_costs_the_others_no_local_step(fails_in):
 def test_a_party_that_has_trained_takes_part_even_if_a_loss_changes_the_draw():
     ranks = [Rank(name, fraction=0.5, local_steps=2) for name in SIZES]
     ring = begin(ranks)
-    ring.fails_in = "edl.rounds.float64"
+    ring.fails_in = "edl.rounds.0.float64"
     with ThreadPoolExecutor(len(ranks)) as pool:
         for failed in [pool.submit(rank.run) for rank in ranks]:
             with pytest.raises(CollectiveFailed):

@@ -1,5 +1,8 @@
 """Local rounds: what they add up to, which records they read, and what a lost rank costs."""
 
+import itertools
+import threading
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -8,7 +11,7 @@ import pytest
 
 from edl_horovod.config.schema import DataConfig, LaunchConfig, LocalConfig
 from edl_horovod.config.tasks import check_start, num_lanes, training_batch
-from edl_horovod.errors import ConfigError
+from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.packing import NAME
 from edl_horovod.models.zoo import load_spec
@@ -24,7 +27,7 @@ from edl_horovod.tasks.local_rounds import (
 from tests import numpy_framework
 from tests.jobs import training
 from tests.memory_source import KIND
-from tests.thread_ring import Ring
+from tests.thread_ring import RankCollectives, Ring
 
 ZOO = Path(__file__).parents[2] / "zoo"
 NUM_RECORDS, BATCH, REPLICAS, EPOCHS = 100, 12, 4, 3
@@ -130,10 +133,12 @@ def test_rounds_of_one_step_are_synchronous_steps_of_sgd(source, momentum):
     np.testing.assert_allclose(local["kernel"], plain["kernel"], rtol=1e-9)
 
 
+@pytest.mark.parametrize("fragments", [1, 3])
 @pytest.mark.parametrize("inner_state", ["average", "reset", "keep"])
 @pytest.mark.parametrize("method", ["average", "diloco"])
-def test_the_result_does_not_depend_on_the_ring(source, method, inner_state):
+def test_the_result_does_not_depend_on_the_ring(source, method, inner_state, fragments):
     settings = {"steps": 3, "replicas": REPLICAS, "method": method, "inner_state": inner_state}
+    settings["fragments"] = fragments
     expected, (alone,), (ids,) = train(source, 1, momentum=0.5, **settings)
     for size in (2, 3, 4):
         losses, values, parts = train(source, size, momentum=0.5, **settings)
@@ -176,6 +181,114 @@ def test_the_outer_optimizer_is_sgd_with_nesterov_momentum(source):
         weights = before + 0.5 * (change + 0.8 * velocity)
         ours.run()
         np.testing.assert_allclose(ours.values["kernel"], weights, rtol=1e-9)
+
+
+@pytest.mark.parametrize("inner_state", ["average", "keep"])
+@pytest.mark.parametrize(
+    ("fragments", "fragment_steps", "ends"),
+    [(1, 1, [5]), (2, 3, [2, 5]), (3, 2, [1, 3, 5]), (5, 1, [1, 2, 3, 4, 5])],
+)
+def test_what_a_fragment_learns_after_its_sum_has_started_does_not_count(
+    source, inner_state, fragments, fragment_steps, ends
+):
+    rate, inner_momentum, outer_rate, outer_momentum = 0.1, 0.5, 0.6, 0.4
+    settings = {"steps": 5, "replicas": 2, "method": "diloco", "inner_state": inner_state}
+    settings |= {"outer_learning_rate": outer_rate, "outer_momentum": outer_momentum}
+    settings |= {"fragments": fragments, "fragment_steps": fragment_steps}
+    losses, (ours,), _ = train(source, 1, momentum=inner_momentum, **settings)
+    job = training(BATCH, {"local": LocalConfig(**settings)}, data_plan=DataConfig(lanes=2))
+    reader = Rank(job, source, None)
+    reader.begin(0, 1, 0)
+    bounds = [4 * number // fragments for number in range(fragments + 1)]
+    parts = [slice(*pair) for pair in itertools.pairwise(bounds)]
+    weights, outer_velocity = np.zeros((4, 1)), np.zeros((4, 1))
+    velocities = np.zeros((2, 4, 1))
+    for number in range(reader.last):
+        changes, counts = np.zeros((2, 4, 1)), np.zeros((2, 4, 1))
+        for lane, start in enumerate(velocities.copy()):
+            w, velocity, count = weights, start, 0
+            for place, batch in enumerate(reader.batches.steps_of(number, lane)):
+                if batch is None:
+                    continue
+                x, y = batch.features, batch.labels
+                velocity = inner_momentum * velocity - rate * 2 * x.T @ (x @ w - y) / len(x)
+                w, count = w + velocity, count + len(x)
+                for part, end in zip(parts, ends, strict=True):
+                    if place < end:
+                        changes[lane, part], counts[lane, part] = (w - weights)[part], count
+                        velocities[lane, part] = velocity[part]
+        shares = counts / counts.sum(0)
+        change = (shares * changes).sum(0)
+        if inner_state == "average":
+            velocities[:] = (shares * velocities).sum(0)
+        outer_velocity = outer_momentum * outer_velocity + change
+        weights = weights + outer_rate * (change + outer_momentum * outer_velocity)
+    np.testing.assert_allclose(ours["kernel"], weights, rtol=1e-9)
+    assert losses[0][-1] < losses[0][0] / 2
+
+
+class WatchedCollectives(RankCollectives):
+    """Tells which sums have ended."""
+
+    def __init__(self, ring, rank):
+        super().__init__(ring, rank)
+        self.ended = defaultdict(threading.Event)
+
+    def sum(self, values, name):
+        total = super().sum(values, name)
+        self.ended[name].set()
+        return total
+
+
+@pytest.mark.timeout(60)
+def test_the_sum_of_a_fragment_travels_while_the_next_local_steps_run(source):
+    job = training(BATCH, {"local": LocalConfig(steps=4, replicas=2, fragments=3)})
+    ring, have_arrived = Ring(2), []
+    ranks = [Rank(job, source, WatchedCollectives(ring, rank)) for rank in range(2)]
+
+    def wait_in(rank):
+        step, ended, numbers = rank.inner.step, rank.step._collectives.ended, itertools.count()
+
+        def waiting_step(batch, **arguments):
+            number = next(numbers)
+            for fragment in range(number - 1):
+                have_arrived.append(ended[f"edl.rounds.{fragment}.numbers"].wait(20))
+            return step(batch, **arguments)
+
+        rank.inner.step = waiting_step
+
+    for number, rank in enumerate(ranks):
+        rank.begin(number, 2, 0)
+        assert list(rank.step.metric_names) == []  # It takes an empty step.
+        wait_in(rank)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda rank: rank.run(), ranks))
+    assert have_arrived == [True] * 6
+
+
+def test_an_error_of_the_user_ends_the_round_and_its_sums(source):
+    job = training(BATCH, {"local": LocalConfig(steps=4, replicas=2, fragments=4)})
+    ring = Ring(2)
+    ranks = [Rank(job, source, ring.of(rank)) for rank in range(2)]
+    for number, rank in enumerate(ranks):
+        rank.begin(number, 2, 0)
+        step = rank.inner.step
+
+        def failing_step(batch, rank=rank, step=step, **arguments):
+            if rank.inner.num_steps == 3:
+                raise UserCodeError("the model fails")
+            return step(batch, **arguments)
+
+        rank.inner.step = failing_step
+    before = [rank.values for rank in ranks]
+    with ThreadPoolExecutor(2) as pool:
+        for failed in [pool.submit(rank.run) for rank in ranks]:
+            with pytest.raises(UserCodeError):
+                failed.result()
+    for rank, values in zip(ranks, before, strict=True):
+        for name, value in rank.values.items():
+            np.testing.assert_array_equal(value, values[name])
+    assert not [thread for thread in threading.enumerate() if "sums" in thread.name]
 
 
 WARMUPS = [1, 9, 14, 20]
@@ -267,7 +380,7 @@ def run_until_a_loss(ranks, ring, number, fails_in):
 
 @pytest.mark.parametrize(
     ("number", "fails_in", "steps_again"),
-    [(1, NAME, 3), (2, "edl.rounds.done", 12), (2, "edl.rounds.float64", 3)],
+    [(1, NAME, 3), (2, "edl.rounds.done", 12), (2, "edl.rounds.0.float64", 3)],
 )
 def test_a_loss_in_the_warmup_or_in_the_first_round(source, number, fails_in, steps_again):
     settings = {"steps": 3, "replicas": REPLICAS, "inner_state": "keep", "warmup_steps": 2}
@@ -314,10 +427,22 @@ def test_rounds_go_on_after_one_whose_examples_are_all_filtered_out(source, inne
     assert not np.array_equal(rank.values["kernel"], weights)
 
 
-@pytest.mark.parametrize("fails_in", ["edl.rounds.float64", "edl.rounds.numbers"])
-def test_after_a_loss_only_the_replicas_of_the_lost_rank_are_trained_again(source, fails_in):
-    job = training(BATCH, {"local": LocalConfig(steps=3, replicas=REPLICAS)})
-    _, (alone,), _ = train(source, 1, steps=3, replicas=REPLICAS)
+@pytest.mark.parametrize(
+    ("fragments", "fails_in"),
+    [
+        (1, "edl.rounds.0.float64"),
+        (1, "edl.rounds.0.numbers"),
+        (2, "edl.rounds.0.float64"),
+        (2, "edl.rounds.0.numbers"),
+        (2, "edl.rounds.1.numbers"),
+    ],
+)
+def test_after_a_loss_only_the_replicas_of_the_lost_rank_are_trained_again(
+    source, fragments, fails_in
+):
+    settings = {"steps": 3, "replicas": REPLICAS, "fragments": fragments, "fragment_steps": 2}
+    job = training(BATCH, {"local": LocalConfig(**settings)})
+    _, (alone,), _ = train(source, 1, **settings)
     ring = Ring(4)
     ranks = [Rank(job, source, ring.of(rank)) for rank in range(4)]
     for number, rank in enumerate(ranks):
@@ -336,13 +461,15 @@ def test_after_a_loss_only_the_replicas_of_the_lost_rank_are_trained_again(sourc
         np.testing.assert_allclose(rank.values["kernel"], alone["kernel"], rtol=1e-9)
 
 
+@pytest.mark.parametrize("fragments", [1, 3])
 @pytest.mark.parametrize(
     ("compression", "tolerance"), [("bf16", 0.03), ("fp16", 0.005), ("int8", 0.05)]
 )
 def test_with_compressed_changes_the_ring_shows_no_more_than_their_rounding(
-    source, compression, tolerance
+    source, compression, tolerance, fragments
 ):
-    local = LocalConfig(steps=3, replicas=REPLICAS, method="diloco", outer_momentum=0.3)
+    settings = {"method": "diloco", "outer_momentum": 0.3, "fragments": fragments}
+    local = LocalConfig(steps=3, replicas=REPLICAS, **settings)
     job = training(BATCH, {"local": local, "compression": compression})
     curves = []
     for size in (1, 2, 4):
@@ -381,6 +508,20 @@ def test_settings_that_do_not_fit_rounds_are_refused(key, settings):
 def test_numbers_of_8_bits_are_for_rounds():
     with pytest.raises(ConfigError, match=r"train\.compression"):
         training(BATCH, {"compression": "int8"})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"fragments": 2},
+        {"fragments": 0},
+        {"steps": 8, "fragments": 3, "fragment_steps": 4},
+        {"steps": 8, "fragment_steps": 0},
+    ],
+)
+def test_the_sums_of_all_fragments_must_start_within_the_round(settings):
+    with pytest.raises(ConfigError, match=r"train\.local\.fragment"):
+        LocalConfig(**settings)
 
 
 def test_a_warmup_needs_rounds_after_it():
