@@ -183,7 +183,7 @@ class StepGraph:
         """Compute this rank's sums: one for each changed variable, then the row of numbers."""
         count = tf.cast(num_examples(examples[0]), tf.float32)
         before = [tf.convert_to_tensor(variable.value) for variable in self._non_trainable]
-        salted_values = [_salted(value, salt) for value in before]
+        salted_values = list(map(_salted, self._non_trainable, before, itertools.repeat(salt)))
         part_sums = self._parts[in_ring]
         # Inlined, so that each gradient is sent while the others are computed.
         last_sums = functools.partial(inlined, part_sums) if in_ring else part_sums
@@ -443,11 +443,16 @@ def _flat(sums: list[Sum]) -> list[tf.Tensor]:
     return list(tf.nest.flatten(sums, expand_composites=True))
 
 
-def _salted(value: tf.Tensor, salt: tf.Tensor) -> tf.Tensor:
-    """Add this rank's salt to the state of a seed generator; return other values unchanged."""
-    if value.dtype == tf.uint32 and value.shape == (2,):
-        return value + tf.stack([salt, tf.constant(0, tf.uint32)])
-    return value
+def _salted(variable: keras.Variable, value: tf.Tensor, salt: tf.Tensor) -> tf.Tensor:
+    """Add a salt to the state of a seed generator; return other values unchanged."""
+    if not _is_seed(variable):
+        return value
+    return value + tf.stack([tf.cast(salt, value.dtype), tf.zeros((), value.dtype)])
+
+
+def _is_seed(variable: keras.Variable) -> bool:
+    """Whether a variable is the state of a seed generator of Keras."""
+    return bool(variable.name == "seed_generator_state")
 
 
 def _to_sum(before: tf.Tensor, after: Any, count: tf.Tensor) -> tf.Tensor:
