@@ -239,6 +239,34 @@ class AdversarialConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrivacyConfig:
+    """Differentially private local steps of a federated training."""
+
+    clip: float = 0.0
+    """Largest L2 norm of the gradient of one example, over all variables; 0 trains without
+    privacy."""
+    noise: float = 0.0
+    """Standard deviation of the noise in a step's sum of gradients, as a multiple of `clip`."""
+    delta: float = 1e-5
+    """The delta for which epsilon is computed; it should be well below 1 / records of the party."""
+    max_epsilon: float = 0.0
+    """The party ends before the round in which its epsilon would exceed this; 0 sets no limit."""
+
+    def __post_init__(self) -> None:
+        section = "federated.privacy"
+        check_least(section, self, clip=0, noise=0, max_epsilon=0)
+        for key in ("clip", "noise"):
+            value = getattr(self, key)
+            rule = "must be a number above 0, as clip and noise belong together"
+            is_usable = math.isfinite(value) and (value > 0 or not (self.clip or self.noise))
+            check(is_usable, f"{section}.{key}", value, rule)
+        rule = "must be above 0 and below 1"
+        check(0 < self.delta < 1, f"{section}.delta", self.delta, rule)
+        is_used = self.clip > 0 or self.max_epsilon == 0
+        check(is_used, f"{section}.max_epsilon", self.max_epsilon, f"needs {section}.clip")
+
+
+@dataclass(frozen=True, kw_only=True)
 class FederatedConfig:
     """Federated training: parties with data of their own take part in rounds."""
 
@@ -256,6 +284,7 @@ class FederatedConfig:
     proximal_mu: float = 0.0
     """Weight mu of FedProx in each local step, which adds mu / 2 times the squared distance from
     the round's first weights to the loss."""
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     parties: list[str] = field(default_factory=list)
     """The names of the parties that may join (federate)."""
     min_parties: int = 2
@@ -570,6 +599,8 @@ class JobConfig:
             for key in ("fraction", "local_epochs", "local_steps", "proximal_mu", "weighting"):
                 value, default = getattr(federated, key), getattr(FederatedConfig, key)
                 check(value == default, f"federated.{key}", value, "needs federated.rounds")
+            clip = federated.privacy.clip
+            check(clip == 0, "federated.privacy.clip", clip, "needs federated.rounds")
             return
         train, elastic = self.train, self.elastic
         instead = "must be left out: federated.rounds is the length of a federated training"
@@ -582,6 +613,17 @@ class JobConfig:
         check(not self.debug.ledger, "debug.ledger", self.debug.ledger, rule)
         check(self.launch.np == 1, "launch.np", self.launch.np, "must be 1: a party is one rank")
         check(self.data_plan.lanes in (0, 1), "data_plan.lanes", self.data_plan.lanes, rule)
+        if federated.privacy.clip:
+            self._check_private()
+
+    def _check_private(self) -> None:
+        train, rule = self.train, "must be left out with federated.privacy"
+        method, precision = self.adversarial.method, train.precision
+        check(method == "none", "adversarial.method", method, rule)
+        check(not train.class_weight, "train.class_weight", train.class_weight, rule)
+        check(not train.compile, "train.compile", train.compile, rule)
+        # A step that overflows is left out, which no noise hides.
+        check(precision != "mixed_float16", "train.precision", precision, rule)
 
     @property
     def gpu_request(self) -> str:

@@ -58,6 +58,9 @@ def require_same_model(config: JobConfig, job_dir: JobDir) -> None:
 def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
     """Keep or remove an earlier training's checkpoints as `resume` and `overwrite` say.
 
+    Without checkpoints a training of one party alone also has a new account of its privacy. A party
+    of several goes on with its account: it has sent what it computed.
+
     It must be called before other files of the earlier job are removed. Tasks without checkpoints
     leave them alone.
 
@@ -77,7 +80,7 @@ def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
                 " step 0 where there is no checkpoint."
             ),
         )
-    if config.resume != "never" or not job_dir.checkpoints.exists():
+    if config.resume != "never":
         return
     if steps and not config.overwrite and not has_succeeded(job_dir):
         raise OutputError(
@@ -88,7 +91,10 @@ def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
                 " overwrite=true."
             ),
         )
-    checkpoint_files.remove_all(job_dir.checkpoints)
+    if not config.federated.party:
+        job_dir.privacy.unlink(missing_ok=True)
+    if job_dir.checkpoints.exists():
+        checkpoint_files.remove_all(job_dir.checkpoints)
 
 
 def resume_hint(config: JobConfig, job_dir: JobDir) -> str:

@@ -26,11 +26,12 @@ from edl_horovod.records.plan import DataPlan, Ids
 from edl_horovod.records.steps import NO_IDS
 from edl_horovod.ring.state import first_difference, gathered_texts
 from edl_horovod.tasks.local_rounds import Values
+from edl_horovod.tasks.privacy import PrivacyAccount
 
 OWN_SETTINGS = frozenset(
     {
         *("listen", "local_epochs", "local_steps", "min_parties", "parties", "party"),
-        *("proximal_mu", "quorum", "unencrypted"),
+        *("privacy", "proximal_mu", "quorum", "unencrypted"),
     }
 )
 """The settings of `federated` that may differ between the parties of one training."""
@@ -91,7 +92,14 @@ class PartyRounds:
 class Party:
     """This party among the others; implements `local_rounds.Participation`."""
 
-    def __init__(self, config: JobConfig) -> None:
+    def __init__(self, config: JobConfig, account: PrivacyAccount | None = None) -> None:
+        """Take part in a training.
+
+        Args:
+            config: The settings of the party.
+            account: Counts what the rounds reveal of single records; None without privacy.
+        """
+        self._account = account
         self._config, self._seed = config.federated, config.data_plan.seed
         self.name = config.federated.party
         self._shared = shared_settings(config)
@@ -106,6 +114,15 @@ class Party:
         num_drawn = max(1, math.ceil(round(self._config.fraction * len(draws), 6)))
         is_drawn = int((draws < number_drawn).sum()) < num_drawn
         return (list(lanes) if is_drawn or done else []), len(draws)
+
+    def begin(self, number: int) -> None:
+        """Count what the round will reveal of the party's records.
+
+        Raises:
+            EdlError: As for `PrivacyAccount.begin`.
+        """
+        if self._account is not None:
+            self._account.begin(number)
 
     def weight(self, num_examples: float) -> float:
         """The weight of a party in the mean."""
@@ -163,7 +180,8 @@ class Party:
                 f"Party {self.name!r} does not fit the others: it has"
                 f" {descriptions[world.rank]}, and party {names[_LEADER]!r} has {reference}.",
                 hint="Use the same model, settings and version of edl_horovod at all parties. Only"
-                " data, paths and federated.local_epochs, local_steps and proximal_mu may differ.",
+                " data, paths and federated.local_epochs, local_steps, proximal_mu and privacy may"
+                " differ.",
             )
         raise CollectiveFailed(
             f"a party does not fit the others: {', '.join(names[rank] for rank in others)}"

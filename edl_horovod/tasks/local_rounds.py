@@ -222,6 +222,16 @@ class Participation(Protocol):
             CollectiveFailed: A member was lost.
         """
 
+    def begin(self, number: int) -> None:
+        """Prepare for a round of local steps, which this rank is about to compute.
+
+        Args:
+            number: The round.
+
+        Raises:
+            EdlError: It must not compute the round.
+        """
+
     def weight(self, num_examples: float) -> float:
         """The weight of a replica with these examples in the mean."""
 
@@ -259,6 +269,9 @@ class VirtualReplicas:
             if (ids[0] == self._id if len(ids) else lane in lanes)
         ]
         return contributed, len(rows)
+
+    def begin(self, number: int) -> None:
+        """Do nothing: any rank may compute any round."""
 
     def weight(self, num_examples: float) -> float:
         """The examples."""
@@ -395,6 +408,7 @@ class LocalRounds:
             for lane in lanes:
                 if lane not in self._done:
                     assert batch is not None
+                    self._participation.begin(number)
                     state = self._optimizer_state(lane, number)
                     batches = batch.features.steps_of(lane)
                     self._done[lane] = self._replica(number, lane, batches, start, state)

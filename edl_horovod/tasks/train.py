@@ -45,6 +45,7 @@ from edl_horovod.tasks.evaluate import Evaluator, NoValidation, Validation
 from edl_horovod.tasks.federated import Party, PartyRounds, local_config
 from edl_horovod.tasks.local_rounds import LocalRounds, RoundBatches, RoundsOfJob
 from edl_horovod.tasks.opening import Opening, model_to_begin_with
+from edl_horovod.tasks.privacy import PrivacyAccount
 from edl_horovod.tasks.progress import StepReports, TrainCounters, TrainingProgress
 from edl_horovod.tasks.zoo_copy import ZooCopy, ZooCopyChecker
 
@@ -86,9 +87,14 @@ def make_warm(
         rounds = RoundBatches(data.make_batches, of_job, warmup=batches)
         stack.callback(rounds.close)
     elif config.federated.rounds:
-        party, local = Party(config), local_config(config.federated)
+        of_party, local = PartyRounds(plan, config.federated), local_config(config.federated)
+        account: PrivacyAccount | None = None
+        if config.federated.privacy.clip:
+            account = PrivacyAccount(
+                config, of_party, plan.steps_per_epoch, training=identity.training, events=events
+            )
+        party = Party(config, account)
         step = LocalRounds(step, framework.collectives, local, compression, party)
-        of_party = PartyRounds(plan, config.federated)
         rounds = RoundBatches(data.make_batches, of_party, warmup=batches)
         stack.callback(rounds.close)
         plan = of_party.plan
@@ -580,6 +586,9 @@ def _facts(config: JobConfig, training: str) -> dict[str, Any]:
     if config.federated.rounds:
         rounds = {f"federated.{key}": value for key, value in vars(config.federated).items()}
         facts |= {key: rounds[key] for key in _FACTS_OF_PARTY}
+        if clip := config.federated.privacy.clip:
+            # Noise may change: the account of what is used up knows with which each pass was.
+            facts["federated.privacy.clip"] = clip
         # The model with the most rounds goes to all parties, so it must be of their training.
         facts["--party-token"] = training
     return facts
