@@ -238,7 +238,7 @@ class TimedOut(EdlError):
 
 
 class PartyError(EdlError):
-    """A party does not fit the others of a federated training, or computed unusable values."""
+    """A party does not fit the others of a federated training, or must not go on with them."""
 
     # Other parties see its text, so that must not name records or paths.
     exit_code = 21

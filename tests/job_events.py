@@ -35,6 +35,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "evaluation": {"step": 1, "metrics": {}, "examples": 1},
     "progress": {"records": 0, "total_records": 1, "size": 1},
     "checkpoint": {"state": "written", "step": 1},
+    "privacy": {"step": 1, "epsilon": 1.0, "delta": 1e-5, "passes": 1},
     "discovery": {"state": "current", "message": ""},
     "log": {"message": ""},
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from edl_horovod.config.conf_files import ConfigFiles
 from edl_horovod.config.fields import REQUIRED, SET_BY_US, is_setting, needed, settings, type_name
-from edl_horovod.displays.text import goodput_text
+from edl_horovod.displays.text import goodput_text, privacy_text
 from edl_horovod.errors import ConfigError, MissingDependency, did_you_mean, how_to_install
 from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir
@@ -259,8 +259,9 @@ def print_result(result: "JobResult") -> None:
     rows |= {"job_dir": result.job_dir, "steps": str(result.steps)}
     rows["seconds"] = f"{result.seconds:.1f}"
     with contextlib.suppress(OSError):  # The job has succeeded all the same.
-        account = summarize(events.read(JobDir(Path(result.job_dir)).events)).account
-        rows |= {"goodput": text} if (text := goodput_text(account)) else {}
+        state = summarize(events.read(JobDir(Path(result.job_dir)).events))
+        facts = {"privacy": privacy_text(state.privacy), "goodput": goodput_text(state.account)}
+        rows |= {name: text for name, text in facts.items() if text}
     print_rows(rows)
 
 

@@ -19,6 +19,7 @@ SHOWN = (
     | events.WorkerEvent
     | events.TraceEvent
     | events.CheckpointEvent
+    | events.PrivacyEvent
     | events.DiscoveryEvent
     | events.AutoscaleEvent
 )

@@ -251,6 +251,34 @@ class AdversarialConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrivacyConfig:
+    """Differentially private local steps of a federated training."""
+
+    clip: float = 0.0
+    """Largest L2 norm of the gradient of one example, over all variables; 0 trains without
+    privacy."""
+    noise: float = 0.0
+    """Standard deviation of the noise in a step's sum of gradients, as a multiple of `clip`."""
+    delta: float = 1e-5
+    """The delta for which epsilon is computed; it should be well below 1 / records of the party."""
+    max_epsilon: float = 0.0
+    """The party ends before the round in which its epsilon would exceed this; 0 sets no limit."""
+
+    def __post_init__(self) -> None:
+        section = "federated.privacy"
+        check_least(section, self, clip=0, noise=0, max_epsilon=0)
+        for key in ("clip", "noise"):
+            value = getattr(self, key)
+            rule = "must be a number above 0, as clip and noise belong together"
+            is_usable = math.isfinite(value) and (value > 0 or not (self.clip or self.noise))
+            check(is_usable, f"{section}.{key}", value, rule)
+        rule = "must be above 0 and below 1"
+        check(0 < self.delta < 1, f"{section}.delta", self.delta, rule)
+        is_used = self.clip > 0 or self.max_epsilon == 0
+        check(is_used, f"{section}.max_epsilon", self.max_epsilon, f"needs {section}.clip")
+
+
+@dataclass(frozen=True, kw_only=True)
 class FederatedConfig:
     """Federated training: parties with data of their own take part in rounds."""
 
@@ -283,6 +311,7 @@ class FederatedConfig:
     """Largest change of any number of the model at a party in a round with secure sums. It sets how
     exact these are: a mean of 32-bit numbers is rounded by the number of parties times this
     divided by 2^31 at most."""
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     parties: list[str] = field(default_factory=list)
     """The names of the parties that may join (federate)."""
     min_parties: int = 2
@@ -609,6 +638,8 @@ class JobConfig:
             for key in (*needing, "weighting", "local_variables", "share_metrics"):
                 value, default = getattr(federated, key), getattr(defaults, key)
                 check(value == default, f"federated.{key}", value, "needs federated.rounds")
+            clip = federated.privacy.clip
+            check(clip == 0, "federated.privacy.clip", clip, "needs federated.rounds")
             return
         train, elastic = self.train, self.elastic
         instead = "must be left out: federated.rounds is the length of a federated training"
@@ -625,6 +656,17 @@ class JobConfig:
         check(not self.debug.ledger, "debug.ledger", self.debug.ledger, rule)
         check(self.launch.np == 1, "launch.np", self.launch.np, "must be 1: a party is one rank")
         check(self.data_plan.lanes in (0, 1), "data_plan.lanes", self.data_plan.lanes, rule)
+        if federated.privacy.clip:
+            self._check_private()
+
+    def _check_private(self) -> None:
+        train, rule = self.train, "must be left out with federated.privacy"
+        method, precision = self.adversarial.method, train.precision
+        check(method == "none", "adversarial.method", method, rule)
+        check(not train.class_weight, "train.class_weight", train.class_weight, rule)
+        check(not train.compile, "train.compile", train.compile, rule)
+        # A step that overflows is left out, which no noise hides.
+        check(precision != "mixed_float16", "train.precision", precision, rule)
 
     def _check_secure_sums(self) -> None:
         federated = self.federated

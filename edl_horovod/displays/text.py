@@ -16,6 +16,7 @@ from edl_horovod.job.events import (
     Event,
     JobEvent,
     LogEvent,
+    PrivacyEvent,
     Recorded,
     ResetEvent,
     WorkerEvent,
@@ -209,6 +210,13 @@ def metrics_text(metrics: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) or "no metrics"
 
 
+def privacy_text(event: PrivacyEvent | None) -> str:
+    """What a party has used up, on one line; empty for a job without `federated.privacy`."""
+    if event is None:
+        return ""
+    return f"epsilon {event.epsilon:.4g} at delta {event.delta:g} (passes: {event.passes})"
+
+
 def ago(then: float, now: float) -> str:
     """The time between two moments as text; both are seconds since the epoch."""
     return str(timedelta(seconds=round(max(now - then, 0))))
@@ -227,6 +235,7 @@ def _training_facts(state: JobState) -> dict[str, str]:
         "local steps": "" if state.local_steps is None else f"{state.local_steps:,} in a round",
         "metrics": metrics_text(state.metrics) if state.metrics else "",
         **{f"metrics of {name}": metrics_text(state.parties[name]) for name in state.parties},
+        "privacy": privacy_text(state.privacy),
         "ring": f"{count(state.size, 'rank')}, generation {state.generation}, "
         f"{count(state.num_resets, 'reset')}",
         "spares": ", ".join(state.spares),

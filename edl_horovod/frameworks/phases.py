@@ -78,6 +78,12 @@ def parts_of(
                 received={key: value},
                 hint=f"Leave it out, and {instead} in create_phase_loss.",
             )
+    if config.federated.privacy.clip:
+        raise ConfigError(
+            f"federated.privacy protects steps with one loss, but {loaded.label} has phases.",
+            received={"federated.privacy.clip": config.federated.privacy.clip},
+            hint="Leave it out, or train a spec without create_phases.",
+        )
     with user_code(f"create_phases of {loaded.label}", root=loaded.zoo):
         phases = call_declared(loaded.spec.create_phases, {"model": model})
     _require_phases(phases, loaded.label, {id(variable) for variable in variables})

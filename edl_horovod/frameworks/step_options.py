@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from edl_horovod.config.schema import AdversarialConfig, Compression, JobConfig
+from edl_horovod.config.schema import AdversarialConfig, Compression, JobConfig, PrivacyConfig
 from edl_horovod.frameworks.packing import NAME
 
 
@@ -48,6 +48,9 @@ class StepOptions:
     """How examples are changed before they are trained on; None if they are not."""
     proximal_mu: float = 0.0
     """Weight of the pull towards the weights at a round's begin; 0 disables it."""
+    privacy: PrivacyConfig | None = None
+    """How each example's gradient is clipped and noise is added; None without privacy. Then a step
+    runs on one rank alone."""
 
     @classmethod
     def of(cls, job: JobConfig) -> Self:
@@ -56,6 +59,7 @@ class StepOptions:
         return cls(
             adversarial=job.adversarial if job.adversarial.method != "none" else None,
             proximal_mu=job.federated.proximal_mu,
+            privacy=job.federated.privacy if job.federated.privacy.clip else None,
             clip_norm=config.clip_norm,
             clip_value=config.clip_value,
             num_parts=config.accumulate_steps,

@@ -93,6 +93,10 @@ class JobDir:
     """Asks the launcher to stop the job. No process is signalled: the launcher may be a thread of a
     larger program, or run on another machine that shares the directory."""
     logs = _Entry("logs", at_start=Cleanup.REMOVED)
+    # As for the checkpoints below; but that of a party outlives the start of another worker or
+    # launcher in any case, because the other parties have what it has sent before.
+    privacy = _Entry("privacy.json", is_of_workers=True)
+    """What a training with `federated.privacy` has used up."""
     # The settings `resume` and `overwrite` decide about the checkpoints when a job starts.
     checkpoints = _Entry("checkpoints", is_of_workers=True)
     # Kept without a checkpoint as well: a resumed training that begins again must not repeat a sum.

@@ -37,6 +37,7 @@ __all__ = [
     "JobEvent",
     "LogEvent",
     "OnEvents",
+    "PrivacyEvent",
     "ProgressEvent",
     "Recorded",
     "ResetEvent",
@@ -195,6 +196,19 @@ class CheckpointEvent(Event, kind="checkpoint"):
     message: str = ""
     num_bytes: int | None = None
     seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyEvent(Event, kind="privacy"):
+    """A party with `federated.privacy` begins to compute a round."""
+
+    step: int
+    """The round, counted from 1."""
+    epsilon: float
+    """What the party has used up, with this round."""
+    delta: float
+    passes: int
+    """Passes over its records, this round's included."""
 
 
 @dataclass(frozen=True, kw_only=True)

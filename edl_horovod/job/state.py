@@ -13,6 +13,7 @@ from edl_horovod.job.events import (
     EvaluationEvent,
     GenerationEvent,
     JobEvent,
+    PrivacyEvent,
     ProgressEvent,
     Recorded,
     ResetEvent,
@@ -65,6 +66,8 @@ class JobState:
     """The metrics of the last evaluation, or of the finished job."""
     parties: dict[str, dict[str, float]] = field(default_factory=dict)
     """The metrics of the last evaluation by party, of those that share them."""
+    privacy: PrivacyEvent | None = None
+    """What a party with `federated.privacy` has used up; None for any other job."""
     members: tuple[str, ...] = ()
     """Workers of the ring that was formed last."""
     workers: dict[str, WorkerState] = field(default_factory=dict)
@@ -202,6 +205,8 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
             return replace(state, state="running", message="", recent=recent, **changes)
         case EvaluationEvent():
             return replace(state, metrics=event.metrics, parties=event.parties or {})
+        case PrivacyEvent():
+            return replace(state, privacy=event)
         case ProgressEvent():
             recent = _recent(state, time, event.records)
             rate = _records_per_second(recent)

@@ -83,9 +83,16 @@ def worker_argv(job_dir: JobDir) -> tuple[str, ...]:
 
 def local_worker(config: JobConfig, job_dir: JobDir, variables: Mapping[str, str]) -> Command:
     """The worker of a local slot, with variables that tell how to reach the coordinator."""
+    own_variables = threads_of(config)
+    if config.federated.privacy.clip:
+        # oneDNN in TensorFlow 2.21 corrupts memory in products like (batch, 1, 8, 4) by (4, 2), of
+        # which gradients of single examples are made:
+        # https://github.com/tensorflow/tensorflow/issues/117700
+        # TODO(edl_horovod): remove when the least TensorFlow has the fix.
+        own_variables["TF_ENABLE_ONEDNN_OPTS"] = "0"
     return Command(
         argv=worker_argv(job_dir),
-        environment={**threads_of(config), **variables},
+        environment={**own_variables, **variables},
         can_fork=True,
         imports=f"{config.framework}, buckets of {config.train.bucket_bytes} bytes",
     )

@@ -33,6 +33,7 @@ from edl_horovod.records.steps import NO_IDS
 from edl_horovod.ring.checkpoint import DamagedFile, read_tensors, write_tensors
 from edl_horovod.ring.state import NEVER, first_difference, gathered_texts
 from edl_horovod.tasks.local_rounds import Values
+from edl_horovod.tasks.privacy import PrivacyAccount
 from edl_horovod.tasks.secure_sums import LEAST_PARTIES, SecureSums
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 OWN_SETTINGS = frozenset(
     {
         *("address", "listen", "local_epochs", "local_steps", "min_parties", "parties", "party"),
-        *("proximal_mu", "quorum", "round_seconds", "share_metrics", "unencrypted"),
+        *("privacy", "proximal_mu", "quorum", "round_seconds", "share_metrics", "unencrypted"),
     }
 )
 """The settings of `federated` that may differ between the parties of one training."""
@@ -101,16 +102,20 @@ class PartyRounds:
 class Party:
     """This party among the others; implements `local_rounds.Participation`."""
 
-    def __init__(self, config: JobConfig, training: str = "") -> None:
+    def __init__(
+        self, config: JobConfig, training: str = "", account: PrivacyAccount | None = None
+    ) -> None:
         """Begin as a party.
 
         Args:
             config: The settings of its training.
             training: Distinguishes the training from others of this party.
+            account: Counts what the rounds reveal of single records; None without privacy.
 
         Raises:
             MissingDependency: Secure sums need a package that is not installed.
         """
+        self._account = account
         self._config, self._seed = config.federated, config.data_plan.seed
         self.name = config.federated.party
         self.names = [self.name]
@@ -169,6 +174,15 @@ class Party:
     def takes_step(self, seconds: float) -> bool:
         """Whether the round's time is not over."""
         return not self._config.round_seconds or seconds < self._config.round_seconds
+
+    def begin(self, number: int) -> None:
+        """Count what the round will reveal of the party's records.
+
+        Raises:
+            EdlError: As for `PrivacyAccount.begin`.
+        """
+        if self._account is not None:
+            self._account.begin(number)
 
     def weight(self, num_examples: float) -> float:
         """The weight of a party in the mean."""
@@ -281,7 +295,7 @@ class Party:
                 f" {descriptions[world.rank]}, and party {names[_LEADER]!r} has {reference}.",
                 hint="Use the same model, settings and version of edl_horovod at all parties. Only"
                 " data, paths and these settings of federated may differ: address, local_epochs,"
-                " local_steps, proximal_mu, round_seconds, share_metrics.",
+                " local_steps, privacy, proximal_mu, round_seconds, share_metrics.",
             )
         raise CollectiveFailed(
             f"a party does not fit the others: {', '.join(names[rank] for rank in others)}"

@@ -261,6 +261,16 @@ class Participation(Protocol):
     def takes_step(self, seconds: float) -> bool:
         """Whether a replica takes its next local step, so many seconds after the round's begin."""
 
+    def begin(self, number: int) -> None:
+        """Prepare for a round of local steps, which this rank is about to compute.
+
+        Args:
+            number: The round.
+
+        Raises:
+            EdlError: It must not compute the round.
+        """
+
     def weight(self, num_examples: float) -> float:
         """The weight of a replica with these examples in the mean."""
 
@@ -311,6 +321,9 @@ class VirtualReplicas:
     def takes_step(self, seconds: float) -> bool:
         """Always: the result must not depend on time."""
         return True
+
+    def begin(self, number: int) -> None:
+        """Do nothing: any rank may compute any round."""
 
     def weight(self, num_examples: float) -> float:
         """The examples."""
@@ -471,6 +484,7 @@ class LocalRounds:
             try:
                 for lane in sorted(replicas.keys() - self._done.keys()):
                     assert batch is not None
+                    self._participation.begin(number)
                     replica, batches = replicas[lane], batch.features.steps_of(lane)
                     _assign(self._inner, {**start, **self._optimizer_state(lane, number)})
                     for part in self._parts(number, lane, batches, start, replica, began):

@@ -52,6 +52,7 @@ from edl_horovod.tasks.federated import (
 )
 from edl_horovod.tasks.local_rounds import LocalRounds, RoundBatches, RoundsOfJob
 from edl_horovod.tasks.opening import Opening, model_to_begin_with
+from edl_horovod.tasks.privacy import PrivacyAccount
 from edl_horovod.tasks.progress import StepReports, TrainCounters, TrainingProgress
 from edl_horovod.tasks.zoo_copy import ZooCopy, ZooCopyChecker
 
@@ -94,7 +95,7 @@ def make_warm(
         rounds = RoundBatches(data.make_batches, of_job, warmup=batches)
         stack.callback(rounds.close)
     elif config.federated.rounds:
-        party, local = Party(config, identity.training), local_config(config.federated)
+        of_party, local = PartyRounds(plan, config.federated), local_config(config.federated)
         variables = step.model_variables
         names = local_names(config.federated.local_variables, variables, step.trained)
         local_variables = LocalVariables(
@@ -103,8 +104,13 @@ def make_warm(
             training=identity.training,
             events=events,
         )
+        account: PrivacyAccount | None = None
+        if config.federated.privacy.clip:
+            account = PrivacyAccount(
+                config, of_party, plan.steps_per_epoch, training=identity.training, events=events
+            )
+        party = Party(config, identity.training, account)
         step = LocalRounds(step, framework.collectives, local, compression, party, names)
-        of_party = PartyRounds(plan, config.federated)
         rounds = RoundBatches(data.make_batches, of_party, warmup=batches)
         stack.callback(rounds.close)
         plan = of_party.plan
@@ -601,6 +607,9 @@ def _facts(config: JobConfig, training: str) -> dict[str, Any]:
         rounds = {f"federated.{key}": value for key, value in vars(config.federated).items()}
         facts |= {key: rounds[key] for key in _FACTS_OF_PARTY}
         facts["federated.local_variables"] = config.federated.local_variables
+        if clip := config.federated.privacy.clip:
+            # Noise may change: the account of what is used up knows with which each pass was.
+            facts["federated.privacy.clip"] = clip
         # The model with the most rounds goes to all parties, so it must be of their training.
         facts["--party-token"] = training
     return facts

@@ -1,5 +1,6 @@
 """Federated trainings as their operators start them: a coordinator, and parties with own data."""
 
+import json
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from edl_horovod import trained_model
 from edl_horovod.coordinator import tokens
@@ -372,3 +374,79 @@ def test_a_party_killed_in_a_secure_sum_costs_all_the_round_and_comes_back(feder
         losses = {e.event.step: e.event.loss for e in job.events("step")}
         assert losses[12] > 0
         assert losses[int(rounds[0][0])] is None
+
+
+PRIVATE = ("federated.privacy.clip=1", "federated.privacy.noise=4")
+
+
+def accounts_of(job):
+    return [recorded.event for recorded in job.events("privacy")]
+
+
+@pytest.mark.timeout(240)
+def test_a_party_whose_epsilon_is_used_up_ends_and_the_others_go_on(federation):
+    federation.join("north", *PRIVATE)
+    federation.join("south")
+    federation.join("west", *PRIVATE, "federated.privacy.max_epsilon=1.5")
+    west = federation.parties["west"]
+    assert west.end() == 21, west.describe()
+    assert "The epsilon of party 'west' is used up" in west.printed
+    assert "federated.privacy.max_epsilon=1.5" in west.printed
+    assert not (federation.folder / "west").exists()
+    assert [event.step for event in accounts_of(west)] == [1, 2]
+
+    federation.succeed("north", "south")
+    federation.assert_same_weights("north", "south")
+    north = federation.parties["north"]
+    assert [event.passes for event in accounts_of(north)] == [1, 2, 3, 4, 5, 6]
+    last = accounts_of(north)[-1]
+    assert f"epsilon {last.epsilon:.4g} at delta 1e-05" in north.printed
+    shown = json.loads(edl("status", str(north.job_dir), "-o", "json"))
+    assert shown["privacy"]["epsilon"] == pytest.approx(last.epsilon)
+    assert accounts_of(federation.parties["south"]) == []
+
+
+@pytest.mark.timeout(240)
+def test_a_private_party_that_is_killed_goes_on_with_its_account(federation):
+    slow = federation.folder / "hurry"
+    settings = [f"params.slow_until={slow}", "federated.rounds=150", *PRIVATE]
+    federation.join_all(*settings)
+    west = federation.parties["west"]
+    west.wait_for(lambda _: len(accounts_of(west)) >= 2, "the second round")
+    west.process.send_signal(signal.SIGKILL)
+    west.process.wait()
+    before = accounts_of(west)[-1].passes
+    for size in (2, 3):
+        if size == 3:
+            again = federation.join("west", *settings, "resume=auto")
+        wait_until(
+            lambda size=size: len(federation.members()[-1]) == size,
+            f"a ring of {size}",
+            describe=federation.coordinator.describe,
+        )
+    again.wait_for(lambda _: accounts_of(again), "a round")
+    slow.touch()
+    federation.succeed()
+    federation.assert_same_weights(*PARTIES)
+    assert accounts_of(again)[0].passes > before
+
+
+@pytest.mark.timeout(240)
+def test_a_private_party_alone_learns_digits(start, tmp_path):
+    digits = load_digits()
+    pixels = (digits.data / 16).astype(np.float32)
+    for name, rows in {"train": slice(0, 1437), "test": slice(1437, None)}.items():
+        with Writer(tmp_path / f"{name}.recordio", codec=Codec.NONE) as writer:
+            for x, y in zip(pixels[rows], digits.target[rows], strict=True):
+                writer.write(example(x=x, y=[int(y)]))
+    job = start(
+        "train",
+        "model_def=digits",
+        f"data={tmp_path}/train.recordio",
+        f"validation_data={tmp_path}/test.recordio",
+        "train.batch_size=256",
+        "federated=private",
+    ).succeed()
+    accuracies = [e.event.metrics["accuracy"] for e in job.events("evaluation")]
+    assert max(accuracies[-3:]) > 0.8, accuracies
+    assert accounts_of(job)[-1].epsilon == pytest.approx(4.98, abs=0.01)

@@ -1,5 +1,7 @@
 """A step's gradients: added over the parts of a batch, reduced over the ring, and clipped.
 
+For `federated.privacy` they are clipped example by example, and then added up.
+
 The ring reduces them in buckets, each as soon as it is ready (DESIGN D17).
 """
 
@@ -12,10 +14,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.collectives import sum_compressed, sum_grouped
 from edl_horovod.frameworks.keras.functional import num_examples, some_examples
 from edl_horovod.frameworks.packing import in_buckets
+from edl_horovod.frameworks.privacy import examples_at_once
 from edl_horovod.frameworks.step_options import Reduction, StepOptions
+from edl_horovod.models.calling import first_paragraph
 
 Compute = Callable[[Any, list[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor]]]
 
@@ -70,6 +75,67 @@ def add_over_parts(
     )
     last_sums, state = compute_last(part_at(start), state)
     return _add_pairwise(sums, last_sums), state
+
+
+def clipped_sums(
+    gradients_of: Callable[[Any, tf.Tensor], Sequence[tf.Tensor]],
+    examples: Any,
+    variables: Sequence[keras.Variable],
+    *,
+    clip: float,
+    most_examples: int,
+) -> list[tf.Tensor]:
+    """Clip the gradient of each example to a global norm, and add these gradients up.
+
+    Args:
+        gradients_of: Returns the gradients for a batch of one example, whose index comes second;
+            nothing else that it uses depends on the examples.
+        examples: Features and labels; at least one example.
+        variables: The variables of the gradients, in their order.
+        clip: The largest norm.
+        most_examples: The largest number of examples.
+
+    Raises:
+        UserCodeError: TensorFlow cannot compute the gradients of single examples.
+    """
+    parts = tf.nest.flatten(examples)
+    tensors = [part for part in parts if part is not None]
+    if not all(isinstance(tensor, tf.Tensor) for tensor in tensors):
+        raise UserCodeError(
+            "federated.privacy needs features and labels that are dense tensors.",
+            received=", ".join(type(tensor).__name__ for tensor in tensors),
+            hint="Make them dense in create_dataset, for instance by tf.sparse.to_dense or"
+            " to_tensor().",
+        )
+
+    def clipped(example: list[tf.Tensor]) -> list[tf.Tensor]:
+        *values, index = example
+        rest = iter(values)
+        batch = [None if part is None else next(rest)[tf.newaxis] for part in parts]
+        gradients = gradients_of(tf.nest.pack_sequence_as(examples, batch), index)
+        # Not by tf.clip_by_global_norm, which has an op without a vectorised form.
+        squares = [tf.reduce_sum(tf.square(tf.cast(g, tf.float32))) for g in gradients]
+        factor = clip / tf.maximum(tf.sqrt(tf.add_n(squares)), clip)
+        return [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
+
+    def summed(part: Any, _: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        # Slower loops stand for ops without a vectorised form, such as those of random numbers.
+        of_examples = tf.vectorized_map(clipped, part, fallback_to_while_loop=True, warn=False)
+        return [tf.reduce_sum(gradients, 0) for gradients in of_examples], []
+
+    specs = [tf.TensorSpec(variable.shape, variable.value.dtype) for variable in variables]
+    at_once = examples_at_once(sum(s.shape.num_elements() * s.dtype.size for s in specs))
+    numbered = [*tensors, tf.range(num_examples(examples))]
+    num_parts = -(-most_examples // at_once)
+    try:
+        return add_over_parts(summed, summed, numbered, [], num_parts=num_parts, sum_specs=specs)[0]
+    except (TypeError, ValueError, NotImplementedError, tf.errors.OpError) as error:
+        raise UserCodeError(
+            "TensorFlow cannot compute the gradients of single examples by tf.vectorized_map, which"
+            " federated.privacy needs.",
+            received=first_paragraph(error),
+            hint="Replace the layer or the part of the loss that the message names.",
+        ) from error
 
 
 def add_over_ring(

@@ -22,14 +22,16 @@ from edl_horovod.frameworks.keras.gradients import (
     add_over_ring,
     are_usable,
     clip,
+    clipped_sums,
     combine,
     unique_rows,
 )
 from edl_horovod.frameworks.keras.metrics import MetricSums, split_sums
-from edl_horovod.frameworks.keras.objective import Objective
+from edl_horovod.frameworks.keras.objective import Objective, Outcome
 from edl_horovod.frameworks.keras.optimizer import ScaledLearningRate
 from edl_horovod.frameworks.keras.phases import PhaseObjective
 from edl_horovod.frameworks.keras.ring_sums import RingSums, after_sums, sum_row
+from edl_horovod.frameworks.privacy import noise
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import (
     CONTRIBUTORS,
@@ -41,6 +43,9 @@ from edl_horovod.frameworks.values import (
 )
 
 log = logging.getLogger(__name__)
+
+_SALT_STEP = 0x9E3779B9
+"""Between the salts of two examples; those of ranks are small numbers."""
 
 
 class StepGraph:
@@ -118,6 +123,11 @@ class StepGraph:
             self._trace_steps(element_spec, in_ring=in_ring)
 
     @property
+    def statistics(self) -> list[str]:
+        """The variables, other than the state of random numbers, that examples change directly."""
+        return [variable.path for variable in self._assigned if not _is_seed(variable)]
+
+    @property
     def num_metric_sums(self) -> int:
         """The number of the metrics' sums, which start at METRICS in a step's result."""
         return sum(metric.size for metric in self._metrics)
@@ -183,7 +193,7 @@ class StepGraph:
         """Compute this rank's sums: one for each changed variable, then the row of numbers."""
         count = tf.cast(num_examples(examples[0]), tf.float32)
         before = [tf.convert_to_tensor(variable.value) for variable in self._non_trainable]
-        salted_values = [_salted(value, salt) for value in before]
+        salted_values = list(map(_salted, self._non_trainable, before, itertools.repeat(salt)))
         part_sums = self._parts[in_ring]
         # Inlined, so that each gradient is sent while the others are computed.
         last_sums = functools.partial(inlined, part_sums) if in_ring else part_sums
@@ -249,21 +259,8 @@ class StepGraph:
                 features, key, lambda values: objective.loss_to_raise(values, tuple(others))
             )
             examples = (features, *others)
-        trainable = [variable.value for variable in self._trainable]
-        with tf.GradientTape() as tape:
-            tape.watch(trainable)  # Keras, not TensorFlow, decides what is trainable.
-            outcome = self._objective.of_batch(
-                examples, non_trainable=non_trainable, over_ring=over_ring
-            )
-            # Differentiate the sum, so that the gradients need no further pass to become sums.
-            summed, weight = outcome.loss.total, outcome.loss.weight
-            # The loss scale is meant for means; with sums float16 would overflow earlier. All ranks
-            # use the same factor, because synchronized layers exchange gradients.
-            factor = self._options.reduction.batch_size if self._is_scaling else None
-            scaled = (
-                summed if factor is None else summed * tf.cast(self._scale, summed.dtype) / factor
-            )
-        gradients = tape.gradient(scaled, trainable)
+        differentiate = self._differentiate if self._options.privacy is None else self._clip_each
+        outcome, gradients, factor = differentiate(examples, non_trainable, over_ring)
         # As in Keras: the optimizer skips variables that the loss does not depend on.
         pairs = [
             (variable, gradient)
@@ -289,8 +286,76 @@ class StepGraph:
             sums = [combine(tf.math.multiply_no_nan, value, has_gradient) for value in sums]
         if factor is not None:
             sums = [combine(tf.multiply, value, factor) for value in sums]
-        row = [tf.cast([summed, weight], tf.float32), *(m.sums for m in outcome.metrics)]
+        loss = [outcome.loss.total, outcome.loss.weight]
+        row = [tf.cast(loss, tf.float32), *(m.sums for m in outcome.metrics)]
         return [*sums, tf.concat(row, 0)], outcome.after
+
+    def _differentiate(
+        self,
+        examples: tuple[Any, ...],
+        non_trainable: list[tf.Tensor],
+        over_ring: OverRing | None,
+    ) -> tuple[Outcome, list[Sum | None], int | None]:
+        """Compute the gradients of the summed loss, and by what they must be multiplied."""
+        trainable = [variable.value for variable in self._trainable]
+        with tf.GradientTape() as tape:
+            tape.watch(trainable)  # Keras, not TensorFlow, decides what is trainable.
+            outcome = self._objective.of_batch(
+                examples, non_trainable=non_trainable, over_ring=over_ring
+            )
+            # Differentiate the sum, so that the gradients need no further pass to become sums.
+            summed = outcome.loss.total
+            # The loss scale is meant for means; with sums float16 would overflow earlier. All ranks
+            # use the same factor, because synchronized layers exchange gradients.
+            factor = self._options.reduction.batch_size if self._is_scaling else None
+            scaled = (
+                summed if factor is None else summed * tf.cast(self._scale, summed.dtype) / factor
+            )
+        return outcome, tape.gradient(scaled, trainable), factor
+
+    def _clip_each(
+        self,
+        examples: tuple[Any, ...],
+        non_trainable: list[tf.Tensor],
+        over_ring: OverRing | None,
+    ) -> tuple[Outcome, list[Sum | None], None]:
+        """Compute the sums of the gradients of single examples, each of which is clipped."""
+        assert self._options.privacy is not None
+        outcome = self._objective.of_batch(
+            examples, non_trainable=non_trainable, over_ring=over_ring
+        )
+        trainable = [variable.value for variable in self._trainable]
+        is_trained = [False for _ in trainable]
+
+        def gradients_of(example: Any, index: tf.Tensor) -> list[tf.Tensor]:
+            # Each example draws random numbers of its own.
+            salts = itertools.repeat(tf.cast(index, tf.int64) * _SALT_STEP)
+            values = list(map(_salted, self._non_trainable, non_trainable, salts))
+            with tf.GradientTape() as tape:
+                tape.watch(trainable)
+                loss = self._objective.of_batch(example, non_trainable=values).loss
+                mean = tf.math.divide_no_nan(loss.total, loss.weight)
+            gradients = tape.gradient(mean, trainable)
+            is_trained[:] = [gradient is not None for gradient in gradients]
+            dense = [
+                tf.zeros(variable.shape, variable.dtype)
+                if gradient is None
+                else tf.ensure_shape(tf.convert_to_tensor(gradient), variable.shape)
+                for gradient, variable in zip(gradients, trainable, strict=True)
+            ]
+            if loss.has_gradient is None:
+                return dense
+            return [combine(tf.math.multiply_no_nan, g, loss.has_gradient) for g in dense]
+
+        sums = clipped_sums(
+            gradients_of,
+            examples,
+            self._trainable,
+            clip=self._options.privacy.clip,
+            most_examples=-(-self._options.reduction.batch_size // self._options.num_parts),
+        )
+        pairs = zip(sums, is_trained, strict=True)
+        return outcome, [total if is_set else None for total, is_set in pairs], None
 
     def _empty_sums(self, flag: tf.Tensor, zero: tf.Tensor) -> list[Sum]:
         """Build the zero sums of a rank without examples, whose variables are updated like all."""
@@ -349,6 +414,8 @@ class StepGraph:
         def update() -> tf.Tensor:
             # The weight of a fully masked loss is 0; Keras then uses zero gradients.
             gradients = [combine(tf.math.divide_no_nan, total, weight) for total in gradient_sums]
+            if self._options.privacy is not None:
+                gradients = list(map(self._hidden, gradient_sums))
             if self._anchors:
                 gradients = list(map(self._pulled, self._trained, gradients))
             gradients = clip(gradients, self._options, self._scale)
@@ -375,6 +442,16 @@ class StepGraph:
         with tf.control_dependencies([updated]):
             row = [tf.reshape(tf.cast(v, tf.float32), [1]) for v in (*values.values(), are_finite)]
             return tf.concat([numbers[:METRICS], *states, *row], 0)
+
+    def _hidden(self, total: tf.Tensor) -> tf.Tensor:
+        """Compute the mean gradient of a variable with noise, from the sum of clipped ones."""
+        privacy, shape = self._options.privacy, tuple(total.shape)
+        assert privacy is not None
+        deviation = privacy.noise * privacy.clip
+        drawn = tf.numpy_function(lambda: noise(shape, deviation), [], tf.float64)
+        # Not by the number of examples, which depends on the records.
+        divisor = tf.cast(self._options.reduction.batch_size / self._scale, total.dtype)
+        return (total + tf.cast(tf.ensure_shape(drawn, shape), total.dtype)) / divisor
 
     def _pulled(self, variable: keras.Variable, gradient: Sum) -> tf.Tensor:
         """Add the gradient of FedProx's term to that of a variable."""
@@ -443,11 +520,16 @@ def _flat(sums: list[Sum]) -> list[tf.Tensor]:
     return list(tf.nest.flatten(sums, expand_composites=True))
 
 
-def _salted(value: tf.Tensor, salt: tf.Tensor) -> tf.Tensor:
-    """Add this rank's salt to the state of a seed generator; return other values unchanged."""
-    if value.dtype == tf.uint32 and value.shape == (2,):
-        return value + tf.stack([salt, tf.constant(0, tf.uint32)])
-    return value
+def _salted(variable: keras.Variable, value: tf.Tensor, salt: tf.Tensor) -> tf.Tensor:
+    """Add a salt to the state of a seed generator; return other values unchanged."""
+    if not _is_seed(variable):
+        return value
+    return value + tf.stack([tf.cast(salt, value.dtype), tf.zeros((), value.dtype)])
+
+
+def _is_seed(variable: keras.Variable) -> bool:
+    """Whether a variable is the state of a seed generator of Keras."""
+    return bool(variable.name == "seed_generator_state")
 
 
 def _to_sum(before: tf.Tensor, after: Any, count: tf.Tensor) -> tf.Tensor:

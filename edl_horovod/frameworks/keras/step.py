@@ -32,6 +32,7 @@ from edl_horovod.frameworks.keras.optimizer import (
 from edl_horovod.frameworks.keras.phases import PhaseObjective
 from edl_horovod.frameworks.keras.ring_sums import RingSums
 from edl_horovod.frameworks.phases import PhasePart
+from edl_horovod.frameworks.privacy import refuse_shared_state, refuse_weights, require_one_each
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch, StateGroup, StepSums, Variable
 from edl_horovod.models.calling import user_code
@@ -94,6 +95,8 @@ class KerasStep:
             UserCodeError: One of the spec's methods raised or returned something unusable.
         """
         self.loaded = loaded
+        if options.privacy is not None and len(element_spec) > 2:
+            raise refuse_weights(loaded.label)
         self._options, self._phase = options, part.phase if part is not None else None
         self._attack: Attack | None = None
         if options.adversarial is not None:
@@ -192,6 +195,8 @@ class KerasStep:
             with catch_failures():
                 values = self._graph.empty_steps[not is_alone](flag, self._zero).numpy().tolist()
         else:
+            if self._options.privacy is not None:
+                require_one_each(batch, self.loaded.label)
             self._require_mean(batch)
             examples = self._examples(batch)
             with running("The training step", self.loaded, examples), catch_failures():
@@ -328,6 +333,8 @@ class KerasStep:
                 attack=self._attack,
                 anchors=self._anchors,
             )
+        if self._options.privacy is not None and (names := self._graph.statistics):
+            raise refuse_shared_state(names, loaded.label)
 
     def reset_optimizer(self) -> None:
         """Reset the optimizer, except its learning rate."""

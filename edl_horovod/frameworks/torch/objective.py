@@ -47,6 +47,7 @@ from edl_horovod.spec import Mode
 log = logging.getLogger(__name__)
 
 _WEIGHTS = "sample_weight"
+_TINY = 1e-12
 
 
 @dataclass(frozen=True)
@@ -239,6 +240,19 @@ class Objective:
         """Compute the loss of a batch alone, with its graph."""
         with user_code(f"{self._loss_name} of {self._loaded.label}", root=self._loaded.zoo):
             return self._loss_of(batch, outputs).loss
+
+    def loss_of_one(self, batch: Batch, outputs: Any) -> torch.Tensor:
+        """Compute the loss of a batch of one example, for the transforms of `torch.func`.
+
+        In these, tensors have no values that Python could read.
+        """
+        value = self._call_loss(_arguments(batch, outputs))
+        if isinstance(value, torch.Tensor):
+            return value.mean()
+        pairs = [value] if _is_pair(value) else value
+        # An example that does not count has the divisor 0, and the sum 0.
+        terms = [total / torch.as_tensor(divisor).clamp(min=_TINY) for total, divisor in pairs]
+        return torch.stack(terms).sum()
 
     def of_batch(self, batch: Batch, outputs: Any) -> Outcome:
         """Compute loss and metrics of a batch.

@@ -19,6 +19,13 @@ from torch import nn
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks import values
 from edl_horovod.frameworks.phases import PhasePart
+from edl_horovod.frameworks.privacy import (
+    examples_at_once,
+    noise,
+    refuse_shared_state,
+    refuse_weights,
+    require_one_each,
+)
 from edl_horovod.frameworks.step_options import Reduction, StepOptions
 from edl_horovod.frameworks.torch.adversarial import Attack
 from edl_horovod.frameworks.torch.batch_norm import KINDS, RingStatistics, with_ring_statistics
@@ -32,10 +39,16 @@ from edl_horovod.frameworks.torch.optimizer import make_optimizer, parse_optimiz
 from edl_horovod.frameworks.torch.optimizer_state import OptimizerState, TorchOuterOptimizer
 from edl_horovod.frameworks.torch.phases import PhaseLoss, only
 from edl_horovod.frameworks.torch.running import ComputeOptions
-from edl_horovod.frameworks.torch.structures import describe, leaves, repeated_batch, slice_batch
+from edl_horovod.frameworks.torch.structures import (
+    describe,
+    leaves,
+    map_batch,
+    repeated_batch,
+    slice_batch,
+)
 from edl_horovod.frameworks.torch.variables import TorchVariable
 from edl_horovod.frameworks.values import Array, Batch, NoiseKey, StateGroup, StepSums, Variable
-from edl_horovod.models.calling import user_code
+from edl_horovod.models.calling import first_paragraph, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode, Phase
 
@@ -150,6 +163,8 @@ class TorchStep:
         self.model, self._statistics = self.shared.model, self.shared.statistics
         self._runner = self.model.runner
         has_norms = self.shared.has_norms
+        if options.privacy is not None:
+            _require_private(self._runner.module, example, loaded.label)
         self._reduces_norms = has_norms and options.sums_batch_norm
         # A rank may have a single example, with which BatchNorm fails, and for which a program
         # compiled for any larger number of examples is not valid.
@@ -183,6 +198,8 @@ class TorchStep:
         self._steps_per_epoch: int | None = None
         self._example = self._runner.batch_to_device(example)
         self._buffers = self._try_training(self._example)
+        if options.privacy is not None and self._buffers.tensors:
+            raise refuse_shared_state(list(self._buffers.tensors), loaded.label)
         self._modules = list(module.modules())
         if part is None:
             self.optimizer, self.schedules = make_optimizer(loaded, module, learning_rate)
@@ -198,12 +215,19 @@ class TorchStep:
         sparse = sparse_parameters(module)
         limits = {"train.clip_norm": options.clip_norm, "train.clip_value": options.clip_value}
         limits["federated.proximal_mu"] = options.proximal_mu
+        if options.privacy is not None:
+            limits["federated.privacy.clip"] = options.privacy.clip
         if sparse and any(limits.values()):
             raise UserCodeError(
                 f"PyTorch cannot clip the sparse gradients of {', '.join(sorted(sparse))} of"
                 f" {loaded.label}, or add terms to them.",
                 received={key: limit for key, limit in limits.items() if limit},
                 hint="Leave out the limit, or set sparse=False in the embeddings.",
+            )
+        self._private: _ClippedGradients | None = None
+        if options.privacy is not None:
+            self._private = _ClippedGradients(
+                module, self._loss_of_one, options.privacy.clip, label=loaded.label
             )
         self._anchors: dict[str, torch.Tensor] = {}
         """Weights at a round's begin, by name, for FedProx."""
@@ -254,6 +278,8 @@ class TorchStep:
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
     ) -> StepSums:
         """Run one step over the ring; see `base.Step.step`."""
+        if batch is not None and self._private is not None:
+            require_one_each(batch, self.loaded.label)
         batch = batch and self._with_noise(batch)
         variables = None if self._part is None else self._part.phase.variables
         with only(variables, self._runner.module):
@@ -490,7 +516,9 @@ class TorchStep:
                 divisor=count if len(starts) > 1 else None,
             )
         loss_sum, loss_weight, *metric_sums = sums
-        if is_alone and loss_weight and len(starts) > 1:
+        if self._private is not None:
+            self._hide_gradients()
+        elif is_alone and loss_weight and len(starts) > 1:
             # The divisor of the sum of all parts is known only now.
             for parameter in self._trained.values():
                 if parameter.grad is not None:
@@ -570,16 +598,14 @@ class TorchStep:
             self._runner.module.eval()
             part = self._attack(part, self._loss_to_raise)
             self._begin_training()
+        if self._private is not None:
+            return self._add_clipped_gradients(part, self._private)
         num_examples = part.num_examples
         if num_examples == 1 and self._doubles_one:
             # Two equal examples have the same mean, and a variance of 0, as a single one has.
             part = repeated_batch(part)
 
-        def doing() -> str:
-            shown = describe(part.features)
-            return f"Running the model of {self.loaded.label} for {shown} in training"
-
-        with user_code(doing, root=self.loaded.zoo):
+        with self._training_on(part):
             outputs = self._outputs(part)
         outcome = self._objective.of_batch(part, outputs)
         share = num_examples / part.num_examples
@@ -602,6 +628,39 @@ class TorchStep:
                 # Without a factor, a single part gives the same bits as a plain training loop.
                 (loss if factor == 1.0 else loss * factor).backward()
         return np.array([value, weight, *(share * np.array(outcome.metric_sums))])
+
+    def _training_on(self, part: Batch) -> AbstractContextManager[None]:
+        """Return a context for the user's code that runs on examples in training."""
+
+        def doing() -> str:
+            shown = describe(part.features)
+            return f"Running the model of {self.loaded.label} for {shown} in training"
+
+        return user_code(doing, root=self.loaded.zoo)
+
+    def _add_clipped_gradients(
+        self, part: Batch, private: "_ClippedGradients"
+    ) -> NDArray[np.float64]:
+        """Add the clipped gradients of single examples; see `_add_gradients`."""
+        with torch.set_grad_enabled(self._objective.needs_graph):
+            with self._training_on(part):
+                outputs = self._outputs(part)
+            outcome = self._objective.of_batch(part, outputs)
+        private.add(part, {n: p for n, p in self._trained.items() if p.requires_grad})
+        return np.array([outcome.loss_sum, outcome.loss_weight, *outcome.metric_sums])
+
+    def _hide_gradients(self) -> None:
+        """Turn the sums of clipped gradients into means with noise."""
+        privacy = self._options.privacy
+        assert privacy is not None
+        for parameter in self._trained.values():
+            if (total := parameter.grad) is not None:
+                drawn = torch.from_numpy(noise(total.shape, privacy.noise * privacy.clip))
+                # Not by the number of examples, which depends on the records.
+                total.add_(drawn.to(total)).div_(self._options.reduction.batch_size)
+
+    def _loss_of_one(self, example: Batch) -> torch.Tensor:
+        return self._objective.loss_of_one(example, self._outputs(example))
 
     def _loss_to_raise(self, part: Batch) -> torch.Tensor:
         """Compute the loss in evaluation mode, for adversarial examples."""
@@ -724,6 +783,94 @@ def make_callbacks(
         zoo=loaded.zoo,
         **arguments,
     )
+
+
+class _ClippedGradients(nn.Module):  # type: ignore[misc]  # Its types are not seen by mypy.
+    """Adds up the gradients of single examples, each of which is clipped to a norm.
+
+    `torch.func` computes each example by itself, so that no other can change its gradient, also in
+    a model or loss that mixes the examples of a batch.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss_of: Callable[[Batch], torch.Tensor],
+        clip: float,
+        *,
+        label: str,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            module: The module.
+            loss_of: Runs the module for a batch of one example, and returns the loss.
+            clip: The largest norm.
+            label: The spec.
+        """
+        super().__init__()
+        self.module = module
+        self._loss_of, self._clip, self._label = loss_of, clip, label
+
+    def forward(self, example: Batch) -> torch.Tensor:
+        """Compute the loss of an example, with the parameters of `functional_call`."""
+        return self._loss_of(example)
+
+    def add(self, batch: Batch, trained: Mapping[str, nn.Parameter]) -> None:
+        """Add to the `grad` of the parameters.
+
+        Args:
+            batch: Features and labels of at least one example.
+            trained: The parameters by name.
+
+        Raises:
+            UserCodeError: `torch.func` cannot compute the gradients of single examples.
+        """
+        parameters = {f"module.{name}": value.detach() for name, value in trained.items()}
+
+        def loss(values: dict[str, torch.Tensor], tensors: list[torch.Tensor]) -> torch.Tensor:
+            rest = iter(tensors)
+            example = map_batch(lambda _: next(rest)[None], batch, 1)
+            returned: torch.Tensor = torch.func.functional_call(self, values, (example,))
+            return returned
+
+        of_each = torch.func.vmap(torch.func.grad(loss), (None, 0), randomness="different")
+        size = examples_at_once(sum(value.nbytes for value in parameters.values()))
+        for first in range(0, batch.num_examples, size):
+            part = slice_batch(batch, first, min(first + size, batch.num_examples))
+            tensors = list(leaves((part.features, part.labels)))
+            try:
+                gradients = of_each(parameters, tensors)
+            except (RuntimeError, NotImplementedError) as error:
+                raise UserCodeError(
+                    f"PyTorch cannot compute the gradients of single examples of {self._label} by"
+                    " torch.func, which federated.privacy needs.",
+                    received=first_paragraph(error),
+                    hint="Replace the layer or the part of the loss that the message names; Python"
+                    " cannot read values of tensors there, as by .item().",
+                ) from error
+            self._add_clipped(gradients, trained)
+
+    def _add_clipped(
+        self, gradients: Mapping[str, torch.Tensor], trained: Mapping[str, nn.Parameter]
+    ) -> None:
+        rows = [gradient.reshape(len(gradient), -1) for gradient in gradients.values()]
+        of_variables = [torch.linalg.vector_norm(row, dim=1).double() for row in rows]
+        norms = torch.linalg.vector_norm(torch.stack(of_variables), dim=0)
+        factors = self._clip / norms.clamp(min=self._clip)
+        for name, parameter in trained.items():
+            by_example = gradients[f"module.{name}"]
+            total = torch.tensordot(factors.to(by_example.dtype), by_example, 1)
+            parameter.grad = total if parameter.grad is None else parameter.grad + total
+
+
+def _require_private(module: nn.Module, example: Batch, label: str) -> None:
+    """Check that a model and examples can be trained with `federated.privacy`."""
+    if example.weights is not None:
+        raise refuse_weights(label)
+    norms = [name for name, layer in module.named_modules() if isinstance(layer, KINDS)]
+    if norms:
+        raise refuse_shared_state(norms, label)
 
 
 def _require_variables(optimizer: torch.optim.Optimizer, phase: Phase, name: str) -> None:

@@ -1,0 +1,364 @@
+"""Steps with `federated.privacy` in both frameworks: clipping, noise, and what is refused."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+from torch import nn
+
+from edl_horovod.config.schema import FederatedConfig, PrivacyConfig
+from edl_horovod.errors import ConfigError, UserCodeError
+from edl_horovod.frameworks import privacy
+from edl_horovod.frameworks.keras.framework import FRAMEWORK as KERAS
+from edl_horovod.frameworks.torch.framework import TorchFramework
+from edl_horovod.frameworks.values import Batch
+from edl_horovod.models.zoo import load_spec
+from edl_horovod.spec import Phase
+from tests.jobs import training
+from tests.specs import with_methods
+
+ZOO = str(Path(__file__).parents[3] / "zoo")
+BATCH, RATE, CLIP = 8, 0.5, 0.3
+SPEC = ({"x": tf.TensorSpec((None, 4), tf.float32)}, tf.TensorSpec((None, 1), tf.float32))
+
+
+class NoReducer:
+    def __init__(self, *arguments):
+        pass
+
+    def abandon(self):
+        pass
+
+
+def settings(noise=1e-9, clip=CLIP, **train):
+    """Those of a party; by default its noise is too small to see."""
+    federated = FederatedConfig(rounds=2, privacy=PrivacyConfig(clip=clip, noise=noise))
+    return training(BATCH, train, federated=federated)
+
+
+def arrays(count, number=0):
+    random = np.random.default_rng(number)
+    # Gradients on both sides of the limit.
+    x = random.normal(size=(count, 4)).astype(np.float32) * random.choice([0.05, 1], (count, 1))
+    return x.astype(np.float32), np.sin(x.sum(1, keepdims=True)).astype(np.float32)
+
+
+class Keras:
+    tensor = staticmethod(tf.constant)
+
+    @staticmethod
+    def make_step(job, **methods):
+        KERAS.begin(slot=0, seed=4)
+        loaded = load_spec(ZOO, "curve", params={}, plain_models=KERAS.plain_models)
+        methods = {"create_optimizer": lambda: keras.optimizers.SGD(RATE), **methods}
+        return KERAS.step(with_methods(loaded, **methods), SPEC, job)
+
+    @staticmethod
+    def mixing(outputs, labels):
+        return tf.reduce_mean(100.0 * tf.square(outputs - tf.reduce_mean(outputs) / 2 - labels))
+
+    @staticmethod
+    def model(kind):
+        x = keras.Input(shape=(4,), name="x")
+        layer = {
+            "dropout": lambda x: keras.layers.Dropout(0.5)(x),
+            "batch norm": lambda x: keras.layers.BatchNormalization()(x),
+            "layer norm": lambda x: keras.layers.LayerNormalization()(x),
+            "wide": lambda x: keras.layers.Dense(3000)(x),
+        }[kind]
+        return keras.Model({"x": x}, keras.layers.Dense(1)(layer(x)))
+
+
+class Torch:
+    tensor = staticmethod(torch.from_numpy)
+
+    @staticmethod
+    def make_step(job, **methods):
+        framework = TorchFramework(None, None, NoReducer)
+        framework.begin(slot=0, seed=4)
+        framework.use_precision(job.train.precision)
+        loaded = load_spec(ZOO, "torch_curve", params={}, plain_models=framework.plain_models)
+        optimizer = {"create_optimizer": lambda model: torch.optim.SGD(model.parameters(), RATE)}
+        return framework.step(
+            with_methods(loaded, **{**optimizer, **methods}), batch_of(Torch, *arrays(4)), job
+        )
+
+    @staticmethod
+    def mixing(outputs, labels):
+        return (100.0 * (outputs - outputs.mean() / 2 - labels) ** 2).mean()
+
+    @staticmethod
+    def model(kind):
+        layer = {
+            "dropout": nn.Dropout(0.5),
+            "batch norm": nn.BatchNorm1d(4),
+            "layer norm": nn.LayerNorm(4),
+            "python": _ReadsValues(),
+            "wide": nn.Linear(4, 3000),
+        }[kind]
+        return _Sequence(layer, nn.Linear(3000 if kind == "wide" else 4, 1))
+
+
+class _Sequence(nn.Sequential):
+    def forward(self, features):
+        return super().forward(features["x"])
+
+
+class _ReadsValues(nn.Module):
+    def forward(self, x):
+        return x * 2.0 if float(x.sum()) > 0 else x
+
+
+FRAMEWORKS = pytest.mark.parametrize("framework", [Keras, Torch])
+
+
+def batch_of(framework, x, y, num_records=None):
+    count = len(x) if num_records is None else num_records
+    features = {"x": framework.tensor(x)}
+    return Batch(features, framework.tensor(y), len(x), None, lambda: np.arange(count))
+
+
+def values_of(step):
+    return {name: np.array(step.variables[name].numpy()) for name in step.trained}
+
+
+def change_of(step, batch):
+    """The change of the trained variables in a step, which is undone."""
+    before = values_of(step)
+    sums = step.step(batch, wants_change=False, is_alone=True, salt=0)
+    changes = {name: value - before[name] for name, value in values_of(step).items()}
+    for name, value in before.items():
+        step.variables[name].assign(value)
+    return changes, sums
+
+
+def gradients_of(plain, framework, x, y):
+    """The gradient of each example, by a step without privacy on a batch of that alone."""
+    return [
+        {
+            name: -change / RATE
+            for name, change in change_of(plain, batch_of(framework, x[i : i + 1], y[i : i + 1]))[
+                0
+            ].items()
+        }
+        for i in range(len(x))
+    ]
+
+
+def norm_of(gradient):
+    return np.sqrt(sum(np.sum(part.astype(np.float64) ** 2) for part in gradient.values()))
+
+
+@FRAMEWORKS
+@pytest.mark.parametrize(
+    ("count", "at_once", "parts"), [(BATCH, 100, 1), (BATCH, 3, 2), (5, 3, 1), (1, 100, 1)]
+)
+def test_gradients_are_clipped_one_by_one_and_divided_by_the_batch_size(
+    framework, count, at_once, parts, monkeypatch
+):
+    plain = framework.make_step(training(BATCH))
+    num_values = sum(value.size for value in values_of(plain).values())
+    monkeypatch.setattr(privacy, "GRADIENT_BYTES", 4 * num_values * at_once)
+    step = framework.make_step(settings(accumulate_steps=parts))
+    for name, other in zip(step.trained, plain.trained, strict=True):
+        step.variables[name].assign(plain.variables[other].numpy())
+    x, y = arrays(count)
+    gradients = gradients_of(plain, framework, x, y)
+    norms = [norm_of(gradient) for gradient in gradients]
+    if count > 1:
+        assert min(norms) < CLIP < max(norms)
+    changes, sums = change_of(step, batch_of(framework, x, y))
+    for name, other in zip(step.trained, plain.trained, strict=True):
+        clipped = [
+            gradient[other] * min(1.0, CLIP / norm)
+            for gradient, norm in zip(gradients, norms, strict=True)
+        ]
+        expected = -RATE * sum(clipped) / BATCH
+        np.testing.assert_allclose(changes[name], expected, rtol=1e-4, atol=1e-6, err_msg=name)
+    _, plain_sums = change_of(plain, batch_of(framework, x, y))
+    assert sums.num_examples == count
+    assert sums.loss == pytest.approx(plain_sums.loss, rel=1e-5)
+    assert sums.metrics == pytest.approx(plain_sums.metrics, rel=1e-5)
+
+
+@FRAMEWORKS
+def test_no_example_moves_the_sum_by_more_than_the_clip_even_if_the_loss_mixes_them(framework):
+    step = framework.make_step(settings(), create_loss=framework.mixing)
+    x, y = arrays(BATCH)
+    before, _ = change_of(step, batch_of(framework, x, y))
+    assert norm_of(before) > 0
+    x[3], y[3] = 50.0, -1000.0
+    after, _ = change_of(step, batch_of(framework, x, y))
+    moved = norm_of({name: after[name] - before[name] for name in before}) * BATCH / RATE
+    assert 0 < moved <= 2 * CLIP * 1.001
+
+
+@FRAMEWORKS
+def test_the_noise_has_the_deviation_that_is_set_and_is_drawn_anew(framework):
+    noise = 3.0
+    step = framework.make_step(settings(noise=noise), create_model=lambda: framework.model("wide"))
+    batch = batch_of(framework, *arrays(5))
+    drawn = [change_of(step, batch)[0] for _ in range(2)]
+    expected = RATE * noise * CLIP / BATCH
+    flat = [np.concatenate([part.reshape(-1) for part in of.values()]) for of in drawn]
+    assert flat[0].size > 15000
+    for numbers in flat:
+        assert numbers.std() == pytest.approx(expected, rel=0.03)
+        assert numbers.mean() == pytest.approx(0, abs=expected * 0.05)
+    assert abs(np.corrcoef(flat)[0, 1]) < 0.05
+
+
+@FRAMEWORKS
+def test_noise_is_never_that_of_a_seed(framework):
+    changes = []
+    for _ in range(2):
+        step = framework.make_step(settings(noise=1.0))
+        parts = change_of(step, batch_of(framework, *arrays(5)))[0].values()
+        changes.append(np.concatenate([part.reshape(-1) for part in parts]))
+    assert np.mean(np.isclose(*changes, rtol=1e-3)) < 0.1
+
+
+def test_drawn_numbers_are_normal():
+    numbers = privacy.noise((201, 501), 2.0)
+    assert numbers.shape == (201, 501)
+    flat = np.sort(numbers.reshape(-1)) / 2.0
+    assert flat.mean() == pytest.approx(0, abs=0.015)
+    assert flat.std() == pytest.approx(1, abs=0.01)
+    for share, quantile in {0.00135: -3.0, 0.1587: -1.0, 0.5: 0.0, 0.8413: 1.0}.items():
+        assert flat[int(share * flat.size)] == pytest.approx(quantile, abs=0.12)
+    assert privacy.noise((), 1.0).shape == ()
+
+
+@FRAMEWORKS
+def test_examples_draw_dropout_of_their_own(framework):
+    step = framework.make_step(
+        settings(clip=1e6, noise=1e-12), create_model=lambda: framework.model("dropout")
+    )
+    x = np.full((BATCH, 4), 2.0, np.float32)
+    y = np.full((BATCH, 1), 1e4, np.float32)  # The gradient of a weight is its input, nearly.
+    changes, _ = change_of(step, batch_of(framework, x, y))
+    (kernel,) = [change for change in changes.values() if change.size == 4]
+    shares = kernel.reshape(-1) / (RATE * 2 * 4.0 * 1e4 / BATCH)
+    counts = np.round(shares).astype(int)
+    np.testing.assert_allclose(shares, counts, atol=0.05)
+    assert set(counts) - {0, BATCH}
+
+
+@FRAMEWORKS
+def test_layers_that_normalise_single_examples_train(framework):
+    step = framework.make_step(settings(), create_model=lambda: framework.model("layer norm"))
+    changes, sums = change_of(step, batch_of(framework, *arrays(5)))
+    assert sums.is_finite
+    assert all(np.any(change) for change in changes.values())
+
+
+@FRAMEWORKS
+def test_batch_norm_is_refused_by_its_way_out(framework):
+    with pytest.raises(UserCodeError, match="GroupNorm or LayerNorm"):
+        framework.make_step(settings(), create_model=lambda: framework.model("batch norm"))
+
+
+def test_a_module_that_reads_values_is_an_error():
+    step = Torch.make_step(settings(), create_model=lambda: Torch.model("python"))
+    with pytest.raises(UserCodeError, match=r"single examples.*federated\.privacy"):
+        change_of(step, batch_of(Torch, *arrays(5)))
+
+
+def test_features_that_are_not_dense_are_an_error(monkeypatch):
+    def model():
+        x = keras.Input(shape=(4,), name="x", sparse=True)
+        return keras.Model({"x": x}, keras.layers.Dense(1)(x))
+
+    monkeypatch.setattr(
+        f"{__name__}.SPEC", ({"x": tf.SparseTensorSpec((None, 4), tf.float32)}, SPEC[1])
+    )
+    with pytest.raises(UserCodeError, match="dense"):
+        Keras.make_step(settings(), create_model=model)
+
+
+@FRAMEWORKS
+def test_more_examples_than_records_are_refused(framework):
+    step = framework.make_step(settings())
+    with pytest.raises(UserCodeError, match="6 examples of 3 records"):
+        change_of(step, batch_of(framework, *arrays(6), num_records=3))
+    change_of(step, batch_of(framework, *arrays(3), num_records=6))  # Some were left out.
+
+
+@FRAMEWORKS
+def test_weights_of_examples_are_refused(framework, monkeypatch):
+    if framework is Keras:
+        monkeypatch.setattr(f"{__name__}.SPEC", (*SPEC, tf.TensorSpec((None,), tf.float32)))
+        with pytest.raises(UserCodeError, match="weights"):
+            framework.make_step(settings())
+        return
+    original = batch_of
+
+    def weighted(*arguments):
+        batch = original(*arguments)
+        return Batch(batch.features, batch.labels, batch.num_examples, torch.ones(4))
+
+    monkeypatch.setattr(f"{__name__}.batch_of", weighted)
+    with pytest.raises(UserCodeError, match="weights"):
+        framework.make_step(settings())
+
+
+@FRAMEWORKS
+def test_phases_are_refused(framework):
+    def phases(model):
+        variables = model.trainable_variables if framework is Keras else [*model.parameters()]
+        return [Phase("all", variables)]
+
+    with pytest.raises(ConfigError, match=r"federated\.privacy"):
+        framework.make_step(
+            settings(), create_phases=phases, create_phase_loss=lambda phase, model: 0.0
+        )
+
+
+@FRAMEWORKS
+def test_frozen_variables_stay_as_they_are(framework):
+    def model():
+        built = framework.model("wide")
+        layer = built.layers[1] if framework is Keras else built[0]
+        if framework is Keras:
+            layer.trainable = False
+        else:
+            layer.requires_grad_(False)
+        return built
+
+    step = framework.make_step(settings(noise=1.0), create_model=model)
+    assert len(step.trained) == 2
+    before = {name: np.array(part.numpy()) for name, part in step.model_variables.items()}
+    step.step(batch_of(framework, *arrays(5)), wants_change=False, is_alone=True, salt=0)
+    for name, part in step.model_variables.items():
+        is_changed = not np.array_equal(part.numpy(), before[name])
+        assert is_changed == (name in step.trained), name
+
+
+def pairs_of(framework):
+    """A loss that masks examples, as a sum and its divisor."""
+
+    def loss(outputs, labels):
+        if framework is Keras:
+            counts = tf.cast(labels > 0, tf.float32)
+            return tf.reduce_sum(counts * tf.square(outputs - labels)), tf.reduce_sum(counts)
+        counts = (labels > 0).float()
+        return (counts * (outputs - labels) ** 2).sum(), counts.sum()
+
+    return loss
+
+
+@FRAMEWORKS
+def test_an_example_that_a_loss_masks_adds_nothing(framework):
+    job, loss = settings(), pairs_of(framework)
+    step = framework.make_step(job, create_loss=loss)
+    x, y = arrays(6)
+    y[:3], y[3:] = np.abs(y[:3]) + 0.1, -1.0
+    with_masked, sums = change_of(step, batch_of(framework, x, y))
+    without, expected = change_of(step, batch_of(framework, x[:3], y[:3]))
+    for name, change in with_masked.items():
+        np.testing.assert_allclose(change, without[name], rtol=1e-4, atol=1e-7)
+    assert sums.loss == pytest.approx(expected.loss, rel=1e-5)
+    assert norm_of(with_masked) > 0
