@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.displays.page.snapshot import Resets
 from edl_horovod.displays.runs import Run
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.job.events import CheckpointEvent, Event, OnEvents, Recorded, ResetEvent
+from edl_horovod.job.resets import Resets
 
 try:
     from opentelemetry import trace

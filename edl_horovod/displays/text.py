@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from edl_horovod.errors import JobFailed
 from edl_horovod.job import outcome
@@ -22,11 +22,9 @@ from edl_horovod.job.events import (
     WorkerEvent,
 )
 from edl_horovod.job.outcome import Failure, Success
+from edl_horovod.job.resets import Reset
 from edl_horovod.job.state import JobState, TargetDetails, advance
 from edl_horovod.job.stops import Stops
-
-if TYPE_CHECKING:
-    from edl_horovod.displays.page.snapshot import Reset
 
 _ENDED = ("finished", "failed", "suspended")
 _ENDED_WITH_JOB = "ended"
@@ -140,13 +138,13 @@ def cost_sentences(account: Account) -> list[str]:
 _RESET_PARTS = ("notice", "rendezvous", "sync", "first step")
 
 
-def resets_table(resets: Sequence["Reset"]) -> JobTable:
+def resets_table(resets: Sequence[Reset]) -> JobTable:
     """The table of changes of a job's ring, with the seconds of their parts."""
     header = ("TIME", "RANKS", "STEP", "STALL", *map(str.upper, _RESET_PARTS), "REASON")
     return JobTable("Resets", header, list(map(_reset_row, resets)))
 
 
-def _reset_row(reset: "Reset") -> tuple[str, ...]:
+def _reset_row(reset: Reset) -> tuple[str, ...]:
     event = reset.event
     parts = reset.part_seconds
     return (

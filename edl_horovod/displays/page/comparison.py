@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from edl_horovod.displays.page.snapshot import Point, Reset
+from edl_horovod.displays.page.snapshot import Point
 from edl_horovod.displays.text import JobTable, cost_sentences
 from edl_horovod.job.account import STEP_CAUSES
 from edl_horovod.job.events import fields_of
 from edl_horovod.job.pace import Pace
+from edl_horovod.job.resets import Reset
 from edl_horovod.job.state import JobState, TargetDetails
 
 __all__ = ["ComparedJob", "as_json", "comparison_table"]

@@ -18,14 +18,13 @@ from edl_horovod.job.events import (
     AccountEvent,
     CheckpointEvent,
     EvaluationEvent,
-    GenerationEvent,
     Recorded,
-    ResetEvent,
     StepEvent,
     Tail,
     WorkerEvent,
 )
 from edl_horovod.job.pace import Pace, Paces
+from edl_horovod.job.resets import Reset, Resets
 from edl_horovod.job.state import JobState, TargetDetails, advance
 
 NUM_NOTABLE = 20
@@ -37,8 +36,8 @@ MAX_POINTS = 400
 _ENDED = ("finished", "failed", "suspended")
 """Those of a launch target's states in which nothing of a job runs any more."""
 NOT_FOUND, UNAVAILABLE = 404, 503
-MAX_ROWS = 200
-"""Number of resets, and of checkpoints, that are kept: the newest ones."""
+MAX_CHECKPOINTS = 200
+"""Number of checkpoints that are kept: the newest ones."""
 MAX_MOMENTS = 400
 """Number of accounts of a process that are kept; of more, every other one is removed."""
 MAX_METRICS = 12
@@ -56,80 +55,6 @@ class Process(NamedTuple):
     """Its account at each moment at which it wrote one; of many, every other one is left out."""
     end: str
     """How its worker ended, with the cause if it is known; empty where nothing is."""
-
-
-@dataclass(frozen=True)
-class Reset:
-    """A change of the ring, or its first forming, with what is known of its parts."""
-
-    time: float
-    """When the new ring began to work, in seconds since the epoch."""
-    event: ResetEvent
-    decided: float | None = None
-    """When the coordinator began to form the ring; None if not known."""
-    first_step_seconds: float | None = None
-    """From the new ring's begin to the end of its first step."""
-
-    @property
-    def parts(self) -> dict[str, tuple[float, float]]:
-        """Begin and end of each part that is known, in seconds since the epoch.
-
-        `notice` is the time from the leader's last step until the coordinator forms a ring,
-        `rendezvous` that until the leader is in it, `sync` that until it has the state and works.
-        """
-        parts: dict[str, tuple[float, float]] = {}
-        began, ready = self.time - self.event.seconds, self.time
-        if self.event.join_seconds is not None:
-            decided, formed = began, began + self.event.join_seconds
-            if self.decided is not None:
-                # A planned change is decided while the ring still trains; clocks of hosts differ.
-                decided = min(max(began, self.decided), formed)
-                parts["notice"] = (began, decided)
-            parts |= {"rendezvous": (decided, formed), "sync": (formed, ready)}
-        if self.first_step_seconds is not None:
-            parts["first step"] = (ready, ready + self.first_step_seconds)
-        return parts
-
-    @property
-    def part_seconds(self) -> dict[str, float]:
-        """Seconds of each part that is known."""
-        return {name: until - began for name, (began, until) in self.parts.items()}
-
-
-class Resets:
-    """Puts together what the events of several processes say about each reset."""
-
-    def __init__(self) -> None:
-        self._newest: deque[Reset] = deque(maxlen=MAX_ROWS)
-        self._formed: Recorded | None = None
-        """The event of the ring that was formed last."""
-
-    @property
-    def newest(self) -> tuple[Reset, ...]:
-        """The newest last."""
-        return tuple(self._newest)
-
-    def add(self, recorded: Recorded) -> None:
-        """Add the next event of the job, whatever it is about."""
-        match event := recorded.event:
-            case GenerationEvent(is_formed=True):
-                self._formed = recorded
-                self._add_forming()
-            case ResetEvent():
-                self._newest.append(Reset(recorded.time, event))
-                self._add_forming()
-            case StepEvent() if self._newest and self._newest[-1].first_step_seconds is None:
-                seconds = max(0.0, recorded.time - self._newest[-1].time)  # Clocks may be set back.
-                self._newest[-1] = replace(self._newest[-1], first_step_seconds=seconds)
-
-    def _add_forming(self) -> None:
-        """Tell the newest reset when its ring was decided on; either event may be the first."""
-        if self._formed is None or not self._newest:
-            return
-        formed, reset = self._formed.event, self._newest[-1]
-        assert isinstance(formed, GenerationEvent)
-        if reset.event.generation == formed.generation:
-            self._newest[-1] = replace(reset, decided=self._formed.time - formed.seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +163,7 @@ class History:
         self._moments: dict[tuple[str, int, float], list[RankAccount]] = {}
         self._ends: dict[tuple[str, int, float], str] = {}
         self._resets = Resets()
-        self._checkpoints: deque[tuple[float, CheckpointEvent]] = deque(maxlen=MAX_ROWS)
+        self._checkpoints: deque[tuple[float, CheckpointEvent]] = deque(maxlen=MAX_CHECKPOINTS)
 
     def add(self, recorded: Recorded) -> None:
         """Add the next event."""
