@@ -79,8 +79,8 @@ class Rendezvous:
         self.token = secrets.token_hex(16)
         """First part of all paths; Horovod may add a colon and more to it."""
         self._shared = shared
-        own = {"max_line_bytes": MAX_LINE_BYTES, "max_unauthenticated": MAX_UNAUTHENTICATED}
-        self._listener = shared.listener if shared is not None else Listener(self._serve, **own)
+        limits = {"max_line_bytes": MAX_LINE_BYTES, "max_unauthenticated": MAX_UNAUTHENTICATED}
+        self._listener = shared.listener if shared is not None else Listener(self._serve, **limits)
         self.port = 0
         """The port that was bound; 0 for a shared one, which the members know."""
         self._values: dict[str, bytes] = {}

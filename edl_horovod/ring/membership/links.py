@@ -337,7 +337,7 @@ class PartyLinks:
             addresses = await reader.readexactly(int(lengths[0]) if lengths else 0)
             try:
                 status, answer = await self._exchange(method, path, addresses)
-            except (OSError, WireError) as error:
+            except (OSError, WireError, ValueError) as error:
                 log.warning("the rendezvous of the coordinator cannot be used: %s", error)
                 status, answer = "503 Service Unavailable", b""
             head = f"HTTP/1.1 {status}\r\nContent-Length: {len(answer)}\r\n\r\n"
@@ -433,11 +433,11 @@ class PartyLinks:
             async with asyncio.timeout(self._settings.forming_seconds):
                 if expected is not None:
                     return await expected.stream
-                holder = tls.holder_of_party(peer.party)
+                holder, key = tls.holder_of_party(peer.party), bytes.fromhex(peer.key)
                 far = await self._open(peer.host, peer.port, tls.LINK, holder)
-                far.writer.write(bytes.fromhex(peer.key))
+                far.writer.write(key)
                 return far
-        except (OSError, WireError) as error:
+        except (OSError, WireError, ValueError) as error:
             reason = str(error) or "it does not answer"
             if isinstance(error, ssl.SSLError):
                 reason = tls.refusal(error, f"party {peer.party!r}") or reason

@@ -280,6 +280,28 @@ async def test_a_party_does_not_talk_to_another_that_answers_in_its_place(traini
     assert "edl:party:west" in str(south.explained(CollectiveFailed("closed")))
 
 
+class Damaged(Offer):
+    def encode(self):
+        return b"[]".ljust(512)
+
+
+@pytest.mark.parametrize(("kind", "status"), [(Damaged, 503), (Offer, 200)])
+async def test_a_damaged_offer_fails_the_ring_and_not_the_party(training, kind, status):
+    south = await training.party("south")
+    async with training.rendezvous() as rendezvous:
+        gloo, port = training.gloo(1, 2), await begin(south, rendezvous)
+        offer = kind(party="north", host="127.0.0.1", port=1, key="no key")
+        _, (found, _) = await asyncio.gather(
+            raw_offer(training, rendezvous, offer), gloo.exchange(port, rendezvous.token)
+        )
+        assert found == status
+        if status == 200:
+            await gloo.accept()
+            async with asyncio.timeout(5):
+                assert await gloo.peers[0][0].read() == b""
+    await training.ring(await training.party("north"), south)
+
+
 async def test_a_connection_with_an_unknown_key_is_closed(training):
     north = await training.party("north")
     async with training.rendezvous() as rendezvous:
