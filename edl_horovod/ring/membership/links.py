@@ -38,7 +38,7 @@ from edl_horovod.coordinator import tls, wire
 from edl_horovod.coordinator.messages import Place
 from edl_horovod.coordinator.tls import Identity
 from edl_horovod.coordinator.wire import Listener, WireError
-from edl_horovod.errors import PartyError
+from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.base import CollectiveFailed
 
 log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class PartyLinks:
             A socket whose other end is the proxy.
 
         Raises:
-            PartyError: The coordinator is not that of the party's token, or the certificate of the
+            ConfigError: The coordinator is not that of the party's token, or the certificate of the
                 party has expired.
             OSError: The coordinator cannot be reached.
             WireError: It is not the coordinator that answers.
@@ -187,7 +187,7 @@ class PartyLinks:
         """Begin to form a ring; returns the place with the rendezvous of the proxy.
 
         Raises:
-            PartyError: The certificate of this party has expired.
+            ConfigError: The certificate of this party has expired.
             OSError: The address of this party cannot be used.
         """
         self._require_valid()
@@ -216,9 +216,10 @@ class PartyLinks:
             reason = f"its certificate expired on {self._end:%Y-%m-%d at %H:%M} UTC"
             raise self._refused(reason, "Ask the operator of the coordinator for a new token.")
 
-    def _refused(self, reason: str, hint: str) -> PartyError:
+    def _refused(self, reason: str, hint: str) -> ConfigError:
+        # Not a `PartyError`, whose text others see: it has the name of a file.
         settings = self._settings
-        return PartyError(
+        return ConfigError(
             f"Party {settings.party!r} cannot take part: {reason}.",
             received={
                 "--join": f"{settings.host}:{settings.port}",
