@@ -79,7 +79,8 @@ class Rendezvous:
         self.token = secrets.token_hex(16)
         """First part of all paths; Horovod may add a colon and more to it."""
         self._shared = shared
-        self._listener = shared.listener if shared is not None else self._own_listener()
+        limits = {"max_line_bytes": MAX_LINE_BYTES, "max_unauthenticated": MAX_UNAUTHENTICATED}
+        self._listener = shared.listener if shared is not None else Listener(self._serve, **limits)
         self.port = 0
         """The port that was bound; 0 for a shared one, which the members know."""
         self._values: dict[str, bytes] = {}
@@ -89,11 +90,6 @@ class Rendezvous:
         self._is_abandoned = False
         self._closing: asyncio.Task[None] | None = None
 
-    def _own_listener(self) -> Listener:
-        return Listener(
-            self._serve, max_line_bytes=MAX_LINE_BYTES, max_unauthenticated=MAX_UNAUTHENTICATED
-        )
-
     async def __aenter__(self) -> "Rendezvous":
         if self._shared is not None:
             self._shared.rendezvous = self._serve
@@ -102,11 +98,9 @@ class Rendezvous:
         return self
 
     async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
-        if self._shared is not None:
-            pass  # Members of an abandoned ring may ask again.
-        elif error is not None:  # The coordinator ends, and with it its event loop.
-            self._listener.close()
-        else:
+        if error is not None and self._shared is None:
+            self._listener.close()  # The coordinator ends, and with it its event loop.
+        elif self._shared is None:
             # Later, because Horovod's client would try a closed port three times, over 1.5 s.
             self._closing = asyncio.create_task(asyncio.sleep(self._linger_seconds))
             # A callback comes even if the event loop ends before the task has begun.

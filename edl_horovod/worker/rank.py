@@ -10,8 +10,8 @@ from pathlib import Path
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator import tokens
 from edl_horovod.coordinator.tokens import PartyToken
-from edl_horovod.errors import SEE_DOCTOR, ConfigError, EdlError
-from edl_horovod.frameworks.horovod import Horovod, patch_warning
+from edl_horovod.errors import SEE_DOCTOR, ConfigError, EdlError, MissingDependency
+from edl_horovod.frameworks.horovod import NEEDED_PATCH, Horovod, patch_warning
 from edl_horovod.job import timeline
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
@@ -135,7 +135,8 @@ def make_membership(
 
     Raises:
         ConfigError: This process was not started by a launcher.
-        MissingDependency: mpirun started it, and Horovod was built without MPI.
+        MissingDependency: mpirun started it, and Horovod was built without MPI; or it is a party,
+            and Horovod lacks our patch.
     """
     kind, result_file = environment.membership, JobDir.of(config).result
     if not kind:
@@ -166,7 +167,7 @@ def _coordinated(environment: WorkerEnvironment, config: JobConfig, horovod: Hor
         token = tokens.read(environment.token_file)
         secret = bytes.fromhex(token.secret)
         result_file = JobDir.of(config).result
-        party_links = _links_of(token, environment, config)
+        party_links = _links_of(token, environment, config, horovod)
     else:
         assert environment.secret_file is not None
         secret = environment.secret_file.read_bytes()
@@ -187,10 +188,16 @@ def _coordinated(environment: WorkerEnvironment, config: JobConfig, horovod: Hor
 
 
 def _links_of(
-    token: PartyToken, environment: WorkerEnvironment, config: JobConfig
+    token: PartyToken, environment: WorkerEnvironment, config: JobConfig, horovod: Horovod
 ) -> PartyLinks | None:
     if token.identity is None:
         return None
+    if (patch := horovod.patch_version()) < NEEDED_PATCH:
+        raise MissingDependency(
+            f"Encryption between parties needs patch {NEEDED_PATCH} of Horovod, and this one has"
+            f" {patch or 'none'}.",
+            hint="Rebuild Horovod: edl setup-horovod.",
+        )
     assert environment.token_file is not None
     return PartyLinks(
         PartySettings(

@@ -15,7 +15,7 @@ from typing import Any
 from edl_horovod.coordinator import messages, wire
 from edl_horovod.coordinator.messages import Message, Place
 from edl_horovod.coordinator.wire import Channel, WireError
-from edl_horovod.errors import EdlError, JobFailed, PartyError, error_kind
+from edl_horovod.errors import ConfigError, EdlError, JobFailed, PartyError, error_kind
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.world import World
@@ -282,7 +282,7 @@ class CoordinatedMembership(Membership):
                     while line := lines.readline(wire.MAX_LINE_BYTES):
                         self._hear(line)
                         away_since = time.monotonic()
-            except PartyError as error:
+            except ConfigError as error:
                 self._dismiss_for(error)
                 return
             except (OSError, WireError, ValueError) as error:
@@ -297,8 +297,8 @@ class CoordinatedMembership(Membership):
                     return
             time.sleep(self._timings.retry_seconds)
 
-    def _dismiss_for(self, error: PartyError) -> None:
-        """End this party, which the coordinator refuses."""
+    def _dismiss_for(self, error: ConfigError) -> None:
+        """End this party, which has no token for this coordinator."""
         text = str(error)
         with self._lock:
             self._dismissal = messages.Stop(

@@ -38,7 +38,7 @@ from edl_horovod.coordinator import tls, wire
 from edl_horovod.coordinator.messages import Place
 from edl_horovod.coordinator.tls import Identity
 from edl_horovod.coordinator.wire import Listener, WireError
-from edl_horovod.errors import PartyError
+from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.base import CollectiveFailed
 
 log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class PartyLinks:
             A socket whose other end is the proxy.
 
         Raises:
-            PartyError: The coordinator is not that of the party's token, or the certificate of the
+            ConfigError: The coordinator is not that of the party's token, or the certificate of the
                 party has expired.
             OSError: The coordinator cannot be reached.
             WireError: It is not the coordinator that answers.
@@ -187,7 +187,7 @@ class PartyLinks:
         """Begin to form a ring; returns the place with the rendezvous of the proxy.
 
         Raises:
-            PartyError: The certificate of this party has expired.
+            ConfigError: The certificate of this party has expired.
             OSError: The address of this party cannot be used.
         """
         self._require_valid()
@@ -216,9 +216,10 @@ class PartyLinks:
             reason = f"its certificate expired on {self._end:%Y-%m-%d at %H:%M} UTC"
             raise self._refused(reason, "Ask the operator of the coordinator for a new token.")
 
-    def _refused(self, reason: str, hint: str) -> PartyError:
+    def _refused(self, reason: str, hint: str) -> ConfigError:
+        # Not a `PartyError`, whose text others see: it has the name of a file.
         settings = self._settings
-        return PartyError(
+        return ConfigError(
             f"Party {settings.party!r} cannot take part: {reason}.",
             received={
                 "--join": f"{settings.host}:{settings.port}",
@@ -337,7 +338,7 @@ class PartyLinks:
             addresses = await reader.readexactly(int(lengths[0]) if lengths else 0)
             try:
                 status, answer = await self._exchange(method, path, addresses)
-            except (OSError, WireError) as error:
+            except (OSError, WireError, ValueError) as error:
                 log.warning("the rendezvous of the coordinator cannot be used: %s", error)
                 status, answer = "503 Service Unavailable", b""
             head = f"HTTP/1.1 {status}\r\nContent-Length: {len(answer)}\r\n\r\n"
@@ -433,11 +434,11 @@ class PartyLinks:
             async with asyncio.timeout(self._settings.forming_seconds):
                 if expected is not None:
                     return await expected.stream
-                holder = tls.holder_of_party(peer.party)
+                holder, key = tls.holder_of_party(peer.party), bytes.fromhex(peer.key)
                 far = await self._open(peer.host, peer.port, tls.LINK, holder)
-                far.writer.write(bytes.fromhex(peer.key))
+                far.writer.write(key)
                 return far
-        except (OSError, WireError) as error:
+        except (OSError, WireError, ValueError) as error:
             reason = str(error) or "it does not answer"
             if isinstance(error, ssl.SSLError):
                 reason = tls.refusal(error, f"party {peer.party!r}") or reason

@@ -5,6 +5,7 @@ import contextlib
 import os
 import socket
 import struct
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from edl_horovod.coordinator.forming import Rendezvous
 from edl_horovod.coordinator.messages import Place
 from edl_horovod.coordinator.settings import CoordinatorSettings, Timings
 from edl_horovod.coordinator.workers import WorkerServer
-from edl_horovod.errors import PartyError
+from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.ring.membership.links import Offer, PartyLinks, PartySettings
 from tests.ports import free_port
@@ -280,6 +281,28 @@ async def test_a_party_does_not_talk_to_another_that_answers_in_its_place(traini
     assert "edl:party:west" in str(south.explained(CollectiveFailed("closed")))
 
 
+class Damaged(Offer):
+    def encode(self):
+        return b"[]".ljust(512)
+
+
+@pytest.mark.parametrize(("kind", "status"), [(Damaged, 503), (Offer, 200)])
+async def test_a_damaged_offer_fails_the_ring_and_not_the_party(training, kind, status):
+    south = await training.party("south")
+    async with training.rendezvous() as rendezvous:
+        gloo, port = training.gloo(1, 2), await begin(south, rendezvous)
+        offer = kind(party="north", host="127.0.0.1", port=1, key="no key")
+        _, (found, _) = await asyncio.gather(
+            raw_offer(training, rendezvous, offer), gloo.exchange(port, rendezvous.token)
+        )
+        assert found == status
+        if status == 200:
+            await gloo.accept()
+            async with asyncio.timeout(5):
+                assert await gloo.peers[0][0].read() == b""
+    await training.ring(await training.party("north"), south)
+
+
 async def test_a_connection_with_an_unknown_key_is_closed(training):
     north = await training.party("north")
     async with training.rendezvous() as rendezvous:
@@ -306,7 +329,7 @@ async def test_a_connection_with_an_unknown_key_is_closed(training):
 async def test_a_party_with_a_wrong_token_is_told_so_with_its_name_and_file(
     training, more, message
 ):
-    with pytest.raises(PartyError, match="Party 'north' cannot take part") as found:
+    with pytest.raises(ConfigError, match="Party 'north' cannot take part") as found:
         await training.party("north", **more)
     assert message in str(found.value)
     assert "north.token" in str(found.value)
@@ -315,6 +338,14 @@ async def test_a_party_with_a_wrong_token_is_told_so_with_its_name_and_file(
 async def test_a_party_that_the_coordinator_refuses_is_not_connected(training):
     with pytest.raises(OSError, match="hung up"):
         await training.party("north", authority=OTHER)
+
+
+async def test_a_party_whose_certificate_expires_later_ends_when_the_next_ring_forms(training):
+    north = await training.party("north", lifetime=timedelta(seconds=1))
+    async with training.rendezvous() as rendezvous:
+        await asyncio.sleep(1)
+        with pytest.raises(ConfigError, match=r"expired.*north\.token"):
+            await begin(north, rendezvous)
 
 
 async def test_a_lost_coordinator_is_an_error_that_passes(training):
