@@ -259,7 +259,7 @@ def test_a_straggler_a_table_by_consent_and_bad_validation_data(federation):
     folder, hurry = federation.folder, federation.folder / "hurry"
     held_out = f"validation_data={folder}/data/folder-of-south/*.recordio"
     bad = write_data(folder / "bad", "south", 60, value=float("nan"))
-    settings = [f"params.slow_until={hurry}", "federated.rounds=40"]
+    settings = [f"params.slow_until={hurry}", "federated.rounds=200"]
     federation.join("north", *settings, held_out, "federated.share_metrics=true")
     # 144 records are 12 local steps, each of which takes a while at this pace.
     federation.join("west", *settings, held_out, "federated.round_seconds=0.1")
