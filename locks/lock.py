@@ -24,7 +24,7 @@ SETS = {
     "horovod": ["packaging", "patch-ng", "setuptools"],
     # With these go those of the frameworks that are asked for.
     "setup": [".[mpi,demo,dev]"],
-    "worker": [".[mpi,remote,s3,gcs,arrow]"],
+    "worker": [".[mpi,remote,s3,gcs,arrow,federated]"],
     "tensorflow": [".[tensorflow]"],
     "torch": [".[torch]"],
     # For tests with TensorFlow, whose files of Keras 2 it writes.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.errors import MissingDependency, OutputError, hint_of
+from edl_horovod.errors import MissingDependency, OutputError, hint_of, how_to_install
 from edl_horovod.files import whole_file
 from edl_horovod.frameworks.base import Collectives
 from edl_horovod.ring.state import NEVER
@@ -57,7 +57,7 @@ class SecureSums:
         except ImportError as error:
             raise MissingDependency(
                 "federated.secure_sums needs the package cryptography.",
-                hint="Install it at this party: pip install cryptography",
+                hint=f"To have it, {how_to_install('federated')}.",
             ) from error
         self.value_range = value_range
         self._new_secret = x25519.X25519PrivateKey.generate
