@@ -73,8 +73,17 @@ class Client:
             all_namespaces: Whether to list the jobs in all namespaces of the cluster.
         """
         paths = [os.fspath(folder) for folder in folders or ()]
-        listed = self._open_all(are_detached=folders is None).values()
-        return [row for jobs in listed for row in jobs.list(paths, all_namespaces=all_namespaces)]
+        rows: list[JobRow] = []
+        missing: list[NoCluster] = []
+        opened = self._open_all(are_detached=folders is None).values()
+        for jobs in opened:
+            try:
+                rows += jobs.list(paths, all_namespaces=all_namespaces)
+            except NoCluster as error:  # The commands of Slurm are here, but no Slurm.
+                missing.append(error)
+        if missing and len(missing) == len(opened):
+            raise missing[-1]
+        return rows
 
     def status(self, job: Name, *, is_brief: bool = False) -> JobStatus:
         """Return the state and progress of a job, and what it waits for.
@@ -302,7 +311,11 @@ class Client:
         from edl_horovod.displays.page.folder import ListedJob
 
         def list_jobs(jobs: Jobs) -> "Iterator[ListedJob]":
-            for row in jobs.list():
+            try:
+                rows = jobs.list()
+            except NoCluster:
+                return
+            for row in rows:
                 yield ListedJob(row.job, row.snapshot(), functools.partial(jobs.source, row.job))
 
         try:
