@@ -295,6 +295,7 @@ class PartyLinks:
         for other in rest:
             other.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
+        await asyncio.sleep(0)  # Connections that were aborted close in the loop's next turn.
 
     def _start_link(self, link: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(link)
@@ -399,11 +400,13 @@ class PartyLinks:
         settings = self._settings
         async with asyncio.timeout(settings.forming_seconds + ANSWER_SECONDS):
             far = await self._open(settings.host, settings.port, tls.RENDEZVOUS, tls.COORDINATOR)
-            with contextlib.closing(far.writer):
+            try:
                 head = f"POST {path} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
                 far.writer.write(head.encode() + body)
                 await far.writer.drain()
                 head_of_answer, _, answer = (await far.reader.read()).partition(b"\r\n\r\n")
+            finally:
+                far.writer.transport.abort()
         if not head_of_answer:
             return "410 Gone", b""  # A newer ring forms.
         return head_of_answer.decode().splitlines()[0].partition(" ")[2], answer
@@ -418,12 +421,15 @@ class PartyLinks:
                     _, writer = await asyncio.open_connection(*gloo.endpoint)
                     writer.close()
                 return
-            with contextlib.closing(far.writer), contextlib.suppress(ConnectionRefusedError):
-                # Refused, if this worker has given the ring up.
+            try:
                 near = Stream(*await asyncio.open_connection(*gloo.endpoint, limit=BUFFER_BYTES))
                 if (task := asyncio.current_task()) is not None:
                     self._pending.discard(task)
                 await _splice(near, far)
+            except ConnectionRefusedError:
+                pass  # This worker has given the ring up.
+            finally:
+                far.writer.transport.abort()
         finally:
             if expected is not None:
                 expected.is_over.set()
@@ -522,10 +528,15 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """Send what was written, and close the connection."""
+    """Send what was written, and close the connection.
+
+    The end of TLS would wait for the other side, and longer than a worker may take to end.
+    """
     writer.close()
     try:
         async with asyncio.timeout(FLUSH_SECONDS):
             await writer.wait_closed()
     except OSError:
+        pass
+    finally:
         writer.transport.abort()

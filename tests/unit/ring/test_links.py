@@ -81,11 +81,13 @@ class Gloo:
                 connection, _ = await loop.sock_accept(listener)
             self.peers[other] = await asyncio.open_connection(sock=connection, limit=1 << 20)
 
-    def close(self):
+    async def close(self):
         for listener in self._listeners.values():
             listener.close()
         for _, writer in self.peers.values():
-            writer.close()
+            writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
 
 class Training:
@@ -113,7 +115,7 @@ class Training:
 
     async def __aexit__(self, *_):
         for gloo in self._gloos:
-            gloo.close()
+            await gloo.close()
         await asyncio.gather(*(asyncio.to_thread(links.close) for links in self._links))
         self.server.listener.close()
 
@@ -208,7 +210,7 @@ async def test_a_link_ends_with_either_end_after_the_last_byte_and_leaves_no_des
         async with asyncio.timeout(5):
             assert len(await other.peers[ending.rank][0].read(-1)) == 3_000_000
         for gloo in (first, second):
-            gloo.close()
+            await gloo.close()
         if before is None:
             await until(lambda: not any(party._links for party in parties))
             before = num_descriptors()
@@ -240,11 +242,13 @@ async def raw_offer(training, rendezvous, offer):
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", training.port, ssl=tls.context(identity, tls.RENDEZVOUS)
     )
-    with contextlib.closing(writer):
+    try:
         body = offer.encode()
         head = f"POST /{rendezvous.token}:0/global/0/2 HTTP/1.1\r\nContent-Length: {len(body)}"
         writer.write(f"{head}\r\n\r\n".encode() + body)
         return (await reader.read()).partition(b"\r\n\r\n")[2]
+    finally:
+        writer.transport.abort()
 
 
 async def test_a_party_that_cannot_be_reached_is_named_and_gloo_need_not_wait(training):
