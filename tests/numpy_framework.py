@@ -331,6 +331,8 @@ class OuterOptimizer:
         self.variables = {"velocity": self._velocity}
 
     def apply(self, changes):
+        if not changes:  # The kernel stays at its party.
+            return
         self._velocity.assign(self._momentum * self._velocity.numpy() + changes["kernel"])
         ahead = changes["kernel"] + self._momentum * self._velocity.numpy()
         self._kernel.assign(self._kernel.numpy() + self._rate * ahead)

@@ -131,6 +131,9 @@ class LocalConfig:
         check_least("train.local", self, fragments=1, fragment_steps=1)
         num_early_steps = (self.fragments - 1) * self.fragment_steps
         rule = f"needs train.local.steps above {num_early_steps}: (fragments - 1) * fragment_steps"
+        is_used = self.fragments > 1 or self.fragment_steps == 1
+        needs = "needs train.local.fragments above 1"
+        check(is_used, "train.local.fragment_steps", self.fragment_steps, needs)
         has_room = self.fragments == 1 or num_early_steps < self.steps
         check(has_room, "train.local.fragments", self.fragments, rule)
         rule = "needs train.local.steps: without rounds all steps are like those of the warm-up"
@@ -655,6 +658,8 @@ class JobConfig:
         check(elastic.batching == "global", "elastic.batching", elastic.batching, rule)
         check(not self.debug.ledger, "debug.ledger", self.debug.ledger, rule)
         check(self.launch.np == 1, "launch.np", self.launch.np, "must be 1: a party is one rank")
+        rule = "must be 0: a spare would not know what the party has learned since its start"
+        check(elastic.spares == 0, "elastic.spares", elastic.spares, rule)
         check(self.data_plan.lanes in (0, 1), "data_plan.lanes", self.data_plan.lanes, rule)
         if federated.privacy.clip:
             self._check_private()

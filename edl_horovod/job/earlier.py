@@ -58,9 +58,9 @@ def require_same_model(config: JobConfig, job_dir: JobDir) -> None:
 def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
     """Keep or remove an earlier training's checkpoints as `resume` and `overwrite` say.
 
-    With them goes the note of the last secure sum, which a training that begins again may repeat. A
-    training of one party alone also has a new account of its privacy. A party of several goes on
-    with its account: it has sent what it computed.
+    Without checkpoints a training of one party alone also has a new account of its privacy. A party
+    of several goes on with its account and with the note of its secure sums: it has sent what it
+    computed.
 
     It must be called before other files of the earlier job are removed. Tasks without checkpoints
     leave them alone.
@@ -92,7 +92,6 @@ def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
                 " overwrite=true."
             ),
         )
-    job_dir.secure_round.unlink(missing_ok=True)
     if not config.federated.party:
         job_dir.privacy.unlink(missing_ok=True)
     if job_dir.checkpoints.exists():

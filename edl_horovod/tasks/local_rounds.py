@@ -457,6 +457,10 @@ class LocalRounds:
         self, number: int, batch: Batch | None, *, wants_change: bool, is_alone: bool
     ) -> StepSums:
         if self._done_in != number:
+            # Others have ended the round in which a loss ended this rank's attempt. What stays here
+            # keeps what it has learned, as the sum has what the rest of the model has.
+            for replica in self._done.values() if number > self._done_in else ():
+                _assign(self._inner, replica.local)
             self._done, self._done_in = {}, number
         self._try_metrics()
         with self.doing("waits", "which replicas are left", "exchange"):
@@ -502,7 +506,7 @@ class LocalRounds:
         results = self._results(totals[-1].numbers)
         if results.is_finite:
             self._end_round(start, totals, has_examples=results.num_examples > 0)
-            for lane in lanes:
+            for lane in lanes if results.num_examples else ():
                 _assign(self._inner, self._done[lane].local)
         return replace(
             results,

@@ -13,6 +13,7 @@ them (P. Kairouz et al., "Practical and Private (Deep) Learning without Sampling
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edl_horovod.config.schema import JobConfig
@@ -39,7 +40,14 @@ class _Spent:
     """The sum of 1 / noise^2 over these passes."""
 
 
-_FORMAT = Format(_Spent)
+@dataclass(frozen=True)
+class _Accounts:
+    """The accounts of all trainings of a directory: none may forget what it has used up."""
+
+    trainings: tuple[_Spent, ...]
+
+
+_FORMAT = Format(_Accounts)
 
 
 class PrivacyAccount:
@@ -84,7 +92,7 @@ class PrivacyAccount:
         """
         config, steps = self._config, self._rounds.local_steps(number)
         # A spare worker may have been started long before it takes over.
-        spent, passes = self._read(), self._passes_begun(steps)
+        (spent, others), passes = self._read(), self._passes_begun(steps)
         spent = _Spent(
             self._training, spent.passes + passes, spent.mu_squared + passes / config.noise**2
         )
@@ -98,19 +106,21 @@ class PrivacyAccount:
                 " federated.privacy.noise; or allow this one a larger max_epsilon.",
             )
         with self._job_dir.writing():
-            write_json(self._job_dir.privacy, _FORMAT.write(spent))
+            write_json(self._job_dir.privacy, _FORMAT.write(_Accounts((*others, spent))))
         self._next_step = steps.stop
         self._events.write(
             PrivacyEvent(step=number + 1, passes=spent.passes, epsilon=epsilon, delta=config.delta)
         )
 
-    def _read(self) -> _Spent:
+    def _read(self) -> tuple[_Spent, Sequence[_Spent]]:
+        """What this training has used up, and other trainings."""
         hint = "Restore it, or take part in another training: what it has used up is not known."
         with self._job_dir.writing():
-            spent = read_json(self._job_dir.privacy, _FORMAT.read, hint=hint)
-        if spent is None or spent.training != self._training:
-            return _Spent(self._training, 0, 0.0)
-        return spent
+            accounts = read_json(self._job_dir.privacy, _FORMAT.read, hint=hint)
+        trainings = () if accounts is None else accounts.trainings
+        spent = [it for it in trainings if it.training == self._training]
+        others = [it for it in trainings if it.training != self._training]
+        return (spent[0] if spent else _Spent(self._training, 0, 0.0)), others
 
     def _passes_begun(self, steps: range) -> int:
         """The number of passes that local steps begin, or begin again.

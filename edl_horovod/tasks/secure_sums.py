@@ -62,9 +62,10 @@ class SecureSums:
         self.value_range = value_range
         self._new_secret = x25519.X25519PrivateKey.generate
         self._note, self._training = note, training
-        hint = "With resume=never and overwrite=true the training begins again without it."
-        noted = whole_file.read_json(note, self._round_of, hint=hint)
-        self.last_round = NEVER if noted is None else noted
+        hint = "Restore it, or begin another training, by edl federate in another job_dir."
+        self._rounds = whole_file.read_json(note, _rounds_of, hint=hint) or {}
+        """The last round of each training of this party."""
+        self.last_round = self._rounds.get(training, NEVER)
         """The last round for which this party has sent a summand; -1 for none."""
 
     def masks(self, number: int, *, contributes: bool, collectives: Collectives) -> "Masks | None":
@@ -109,8 +110,9 @@ class SecureSums:
         return Masks(streams, len(contributors))
 
     def _note_down(self, number: int) -> None:
+        rounds = {**self._rounds, self._training: number}
         try:
-            whole_file.write_json(self._note, {"training": self._training, "round": number})
+            whole_file.write_json(self._note, {"rounds": rounds})
         except OSError as error:
             raise OutputError(
                 "The number of a round cannot be saved, without which its secure sum might be"
@@ -118,13 +120,14 @@ class SecureSums:
                 received={"job_dir": str(self._note.parent)},
                 hint=hint_of(error),
             ) from error
-        self.last_round = number
+        self._rounds, self.last_round = rounds, number
 
-    def _round_of(self, content: dict[str, Any]) -> int:
-        number = content.get("round")
-        if not isinstance(number, int):
-            raise ValueError("it has no number of a round")
-        return number if content.get("training") == self._training else NEVER
+
+def _rounds_of(content: dict[str, Any]) -> dict[str, int]:
+    rounds = content.get("rounds")
+    if not isinstance(rounds, dict) or not all(isinstance(it, int) for it in rounds.values()):
+        raise ValueError("it has no numbers of rounds")
+    return rounds
 
 
 class Masks:

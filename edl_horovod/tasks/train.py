@@ -601,12 +601,16 @@ def _facts(config: JobConfig, training: str) -> dict[str, Any]:
     """The settings, apart from those of the data, that a resumed training must keep."""
     facts: dict[str, Any] = {"train.learning_rate": config.train.learning_rate}
     if config.train.local.steps:
-        rounds = {f"train.local.{key}": value for key, value in vars(config.train.local).items()}
+        # Checkpoints from before there were fragments have none of these.
+        local = vars(config.train.local).items()
+        fragments = ("fragments", "fragment_steps") if config.train.local.fragments == 1 else ()
+        rounds = {f"train.local.{key}": value for key, value in local if key not in fragments}
         facts |= {**rounds, "train.batch_size": config.train.batch_size}
     if config.federated.rounds:
         rounds = {f"federated.{key}": value for key, value in vars(config.federated).items()}
         facts |= {key: rounds[key] for key in _FACTS_OF_PARTY}
-        facts["federated.local_variables"] = config.federated.local_variables
+        if config.federated.local_variables:
+            facts["federated.local_variables"] = config.federated.local_variables
         if clip := config.federated.privacy.clip:
             # Noise may change: the account of what is used up knows with which each pass was.
             facts["federated.privacy.clip"] = clip

@@ -83,6 +83,7 @@ class Rank:
         job_dir="",
         training_id="",
         kind="float64",
+        stays=(),
         **federated,
     ):
         self.has_examples = True
@@ -110,7 +111,7 @@ class Rank:
         self.party = Party(job, training_id)
         rounds = PartyRounds(self.plan, job.federated)
         config = local_config(job.federated)
-        self.step = LocalRounds(self.inner, collectives, config, "none", self.party)
+        self.step = LocalRounds(self.inner, collectives, config, "none", self.party, stays)
         self.batches = RoundBatches(batches, rounds, warmup=self.plain_batches)
 
     def begin(self, collectives, first=0):
@@ -124,7 +125,7 @@ class Rank:
 
     @property
     def kernel(self):
-        return np.array(self.step.variables["kernel"].numpy())
+        return np.array(self.step.model_variables["kernel"].numpy())
 
 
 def begin(ranks, first=0):
@@ -322,6 +323,21 @@ def test_a_party_that_has_trained_takes_part_even_if_a_loss_changes_the_draw():
     begin(survivors)
     results = each(survivors, Rank.run)
     assert {sums.num_examples for sums in results} == {2 * 2 * BATCH}
+
+
+def test_what_stays_here_keeps_what_it_learned_in_a_round_that_others_ended():
+    calm, lost = (Rank("north", stays=["kernel"]) for _ in range(2))
+    begin([calm])
+    ring = begin([lost])
+    calm.run()
+    ring.fails_in = "edl.rounds.0.numbers"  # The last one of a round.
+    with pytest.raises(CollectiveFailed):
+        lost.run()
+    begin([lost], 1)
+    lost.step.variables["rounds"].assign(1)  # As the others' state says.
+    for rank in (calm, lost):
+        rank.run()
+    np.testing.assert_array_equal(lost.kernel, calm.kernel)
 
 
 def test_the_draws_depend_on_seed_round_and_party():

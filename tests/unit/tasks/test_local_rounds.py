@@ -440,7 +440,8 @@ def test_rounds_go_on_after_one_whose_examples_are_all_filtered_out(source, inne
 def test_after_a_loss_only_the_replicas_of_the_lost_rank_are_trained_again(
     source, fragments, fails_in
 ):
-    settings = {"steps": 3, "replicas": REPLICAS, "fragments": fragments, "fragment_steps": 2}
+    settings = {"steps": 3, "replicas": REPLICAS, "fragments": fragments}
+    settings["fragment_steps"] = fragments
     job = training(BATCH, {"local": LocalConfig(**settings)})
     _, (alone,), _ = train(source, 1, **settings)
     ring = Ring(4)

@@ -1,6 +1,7 @@
 """The account of a party's privacy: its formula, and what counts when rounds are lost or redone."""
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,13 @@ def test_another_training_has_an_account_of_its_own(run, accounts, tmp_path):
     assert [event.passes for event in accounts()] == [1, 2, 1, 2]
 
 
+def test_a_training_between_two_others_does_not_make_a_party_forget(run, accounts, tmp_path):
+    for name in ("a", "b", "a"):
+        run("federated.rounds=1", training=name)
+        shutil.rmtree(tmp_path / "job" / "checkpoints")
+    assert [event.passes for event in accounts()] == [1, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("party", "resume", "is_kept"),
     [("", "never", False), ("", "auto", True), ("north", "never", True), ("north", "auto", True)],
@@ -202,7 +210,9 @@ def test_only_a_new_training_of_one_party_alone_forgets_the_account(
     assert account.exists() == is_kept
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"training": "a", "passes": 3}', "[]"])
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"training": "a", "passes": 3}', '{"trainings": [{}]}', "[]"]
+)
 def test_a_damaged_account_ends_the_party(run, tmp_path, text):
     run("federated.rounds=4", "checkpoint.every_steps=1", until=2)
     (tmp_path / "job" / "privacy.json").write_text(text)

@@ -331,6 +331,10 @@ def test_parties_that_were_all_lost_do_not_repeat_a_sum(tmp_path, caplog):
     parties.ranks = [parties.start(at, training_id="b") for at in range(4)]
     parties.begin()
     assert {sums.num_examples for sums in parties.run()} == {4 * 2 * BATCH}
+    # Nor does it make a party forget.
+    parties.ranks = [parties.start(at) for at in range(4)]
+    parties.begin()
+    assert {sums.num_examples for sums in parties.run()} == {0}
 
 
 def test_one_party_that_knows_of_the_sum_is_enough(tmp_path, caplog):
