@@ -2,8 +2,9 @@
 
 import base64
 import math
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -20,6 +21,8 @@ from edl_horovod.records.sources.table import kind_of
 
 MAX_CONFIG_BYTES = 1024 * 1024 - 4096
 """Limit for the settings in a ConfigMap, of which the API server accepts 1 MiB in total."""
+_FOLDER = re.compile(r"(?:^|(?<=, ))/(?:(?:(?!, (?:/|conf/)).)*/)?", re.DOTALL)
+"""The folder of a file in an origin, `FILE, conf/FILE, command line`; files of ours have none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,9 @@ def job_manifests(config: JobConfig, *, name: str, namespace: str, secret: bytes
         ConfigError: A path is on no volume, the configuration is too long, or settings contradict.
     """
     config = with_job_dir(config)
+    # Those who read the objects, or keep the manifests, see no folders of the user's machine.
+    origins = {key: _FOLDER.sub("", origin) for key, origin in config.origins.items()}
+    config = replace(config, origins=origins)
     _check(config)
     owned = objects.owned_name(name)
     text = resolved.to_yaml(config)

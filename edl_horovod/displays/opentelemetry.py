@@ -47,9 +47,32 @@ def open_display(config: JobConfig) -> Iterator[OnEvents]:
         added.end(until)
         return trace.set_span_in_context(added)
 
+    def add_parts(*, is_final: bool = False) -> None:
+        """Add the parts of the newest reset, each once, when nothing changes them any more."""
+        if not resets.newest:
+            return
+        reset = resets.newest[-1]
+        # The coordinator's event, which tells these two apart, mostly comes after the reset's own.
+        is_settled = reset.decided is not None or reset.first_step_seconds is not None or is_final
+        for name, span in reset.parts.items():
+            if name not in sent and (is_settled or name not in ("notice", "rendezvous")):
+                add_span(name, in_reset, span)
+                sent.add(name)
+        if is_settled:
+            sent.add("notice")  # One that becomes known later is a part of the rendezvous sent.
+
+    def send() -> None:
+        spans = done.get_finished_spans()
+        done.clear()
+        # Sent here and not by a processor, which would not say whether they arrived.
+        if spans and exporter.export(spans) is not SpanExportResult.SUCCESS:
+            raise ConnectionError("the collector does not take spans")
+
     def show(events: list[Recorded]) -> None:
         nonlocal in_reset
         for recorded in run.new_events(events):
+            if isinstance(recorded.event, ResetEvent):
+                add_parts(is_final=True)
             resets.add(recorded)
             if (part := _part(recorded.event)) is not None:
                 span_name, seconds, attributes = part
@@ -58,20 +81,13 @@ def open_display(config: JobConfig) -> Iterator[OnEvents]:
                 if isinstance(recorded.event, ResetEvent):
                     in_reset = context
                     sent.clear()
-            # Some events about a reset come after its own.
-            parts = resets.newest[-1].parts if resets.newest else {}
-            for name, span in parts.items():
-                if name not in sent:
-                    add_span(name, in_reset, span)
-                    sent.add(name)
-        spans = done.get_finished_spans()
-        done.clear()
-        # Sent here and not by a processor, which would not say whether they arrived.
-        if spans and exporter.export(spans) is not SpanExportResult.SUCCESS:
-            raise ConnectionError("the collector does not take spans")
+            add_parts()
+        send()
 
     try:
         yield show
+        add_parts(is_final=True)
+        send()
     finally:
         exporter.shutdown()
         provider.shutdown()

@@ -114,6 +114,7 @@ class GenerationEvent(Event, kind="generation"):
     is_formed: bool = False
     """Whether all members came into the ring."""
     seconds: float = 0.0
+    """From the coordinator's decision to the formed ring; 0 for a static ring."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,5 +79,6 @@ class Resets:
             return
         formed, reset = self._formed.event, self._newest[-1]
         assert isinstance(formed, GenerationEvent)
-        if reset.event.generation == formed.generation:
+        # A static ring has no coordinator that decides on it, and its event no seconds.
+        if reset.event.generation == formed.generation and formed.seconds:
             self._newest[-1] = replace(reset, decided=self._formed.time - formed.seconds)

@@ -72,7 +72,12 @@ class Folder:
         self._searched: float | None = None
         self._listed = {kind: dict[str, ListedJob]() for kind in self._list_elsewhere}
         """The jobs elsewhere by kind of place and path; threads only replace its values."""
-        self._listed_at = float("-inf")
+        self._listed_at = dict.fromkeys(self._list_elsewhere, float("-inf"))
+
+    @property
+    def kinds_elsewhere(self) -> tuple[str, ...]:
+        """The kinds of places elsewhere, for `elsewhere`."""
+        return tuple(self._list_elsewhere)
 
     def source(self, path: str) -> Source | None:
         """The job at a path; None if there is no such job."""
@@ -85,9 +90,9 @@ class Folder:
         kind = path.partition(":")[0]
         if kind not in self._listed:
             return None
-        is_due = time.monotonic() - self._listed_at >= FIND_SECONDS
+        is_due = time.monotonic() - self._listed_at[kind] >= FIND_SECONDS
         if path not in self._listed[kind] and is_due:
-            self.elsewhere()
+            self.elsewhere(kind)
         job = self._listed[kind].get(path)
         return None if job is None else job.open()
 
@@ -108,22 +113,20 @@ class Folder:
             self._last = last
         return JobList(time.time(), tuple((path, last.get(path)) for path in sources), problem)
 
-    def elsewhere(self) -> JobList:
-        """List the jobs elsewhere; a place that refuses has its last list, and the reason.
+    def elsewhere(self, kind: str) -> JobList:
+        """List the jobs of a kind of place; one that refuses has its last list, and the reason.
 
-        This may take long, so the jobs of the folder do not wait for it.
+        This may take long, so neither the jobs of the folder nor other places wait for it.
         """
-        problems = []
-        self._listed_at = time.monotonic()
-        for kind, list_jobs in self._list_elsewhere.items():
-            try:
-                self._listed[kind] = {f"{kind}:{job.name}": job for job in list_jobs()}
-            except EdlError as error:
-                problems.append(str(error))
-        jobs = (
-            (path, job.snapshot) for listed in self._listed.values() for path, job in listed.items()
-        )
-        return JobList(time.time(), tuple(jobs), " ".join(problems))
+        problem = ""
+        self._listed_at[kind] = time.monotonic()
+        try:
+            listed = self._list_elsewhere[kind]()
+            self._listed[kind] = {f"{kind}:{job.name}": job for job in listed}
+        except (EdlError, OSError) as error:  # A command that lists them may not start.
+            problem = str(error)
+        jobs = ((path, job.snapshot) for path, job in self._listed[kind].items())
+        return JobList(time.time(), tuple(jobs), problem)
 
     def _search_if_due(self) -> None:
         if self._searched is not None and time.monotonic() - self._searched < FIND_SECONDS:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import secrets
 import signal
@@ -182,12 +183,19 @@ class Pages:
             self._list = Latest(
                 shown.snapshot,
                 JobList(time.time()),
-                _late_list,
+                functools.partial(_late_list, f"below {shown.name}"),
                 seconds=shown.look_seconds,
             )
-            self._list_elsewhere = Latest(
-                shown.elsewhere, JobList(time.time()), _late_list, seconds=folder.FIND_SECONDS
-            )
+            self._lists_elsewhere = [
+                Latest(
+                    functools.partial(shown.elsewhere, kind),
+                    JobList(time.time()),
+                    functools.partial(_late_list, f"of {kind}"),
+                    seconds=folder.FIND_SECONDS,
+                    is_often_slow=True,
+                )
+                for kind in shown.kinds_elsewhere
+            ]
         else:
             self._jobs[""] = _Job(shown)
         self._num_streams = 0
@@ -213,7 +221,8 @@ class Pages:
         shown = self._folder
 
         async def view() -> View:
-            lists = await asyncio.gather(self._list.get(), self._list_elsewhere.get())
+            looks = (self._list, *self._lists_elsewhere)
+            lists = await asyncio.gather(*(latest.get() for latest in looks))
             return folder.list_view(shown.name, *lists, now=time.time())
 
         return await self._page(request, view, shown.look_seconds)
@@ -370,7 +379,13 @@ class Latest(Generic[T]):
     """Looks on demand, one look at a time for any number of readers."""
 
     def __init__(
-        self, take: Callable[[], T], first: T, late: Callable[[T, float], T], *, seconds: float
+        self,
+        take: Callable[[], T],
+        first: T,
+        late: Callable[[T, float], T],
+        *,
+        seconds: float,
+        is_often_slow: bool = False,
     ) -> None:
         """Look at nothing yet.
 
@@ -379,24 +394,45 @@ class Latest(Generic[T]):
             first: Stands for a look before the first one.
             late: Marks the look before as old, by the seconds for which a newer one is waited for.
             seconds: Minimum time between the starts of two looks, for any number of readers.
+            is_often_slow: Whether readers do not wait for a look that has taken long already, or
+                that follows one which took long.
         """
         self._take, self._last, self._late, self._seconds = take, first, late, seconds
+        self._is_often_slow = is_often_slow
         self._running: Future[T] | None = None
-        self._begun = 0.0
+        self._begun, self._took = 0.0, 0.0
 
     async def get(self) -> T:
         """The newest look, or the previous one, marked as old, if a new one takes too long."""
         running = self._running
         is_due = time.monotonic() - self._begun >= self._seconds
         if running is None or (running.done() and is_due):
-            running = self._running = _in_thread(self._take)
+            running = self._running = _in_thread(self._look)
             self._begun = time.monotonic()
+        patience = self._patience()
         waited = asyncio.wrap_future(running)
-        await asyncio.wait([waited], timeout=PATIENCE_SECONDS)
+        await asyncio.wait([waited], timeout=patience)
         if waited.done():
-            self._last = waited.result()
-            return self._last
-        return self._late(self._last, time.monotonic() - self._begun)
+            return waited.result()
+        seconds = time.monotonic() - self._begun
+        is_late = patience > 0 or seconds >= PATIENCE_SECONDS
+        return self._late(self._last, seconds) if is_late else self._last
+
+    def _look(self) -> T:
+        began = time.monotonic()
+        try:
+            self._last = self._take()
+        finally:
+            self._took = time.monotonic() - began
+        return self._last
+
+    def _patience(self) -> float:
+        """How long a reader waits for the look that runs, in seconds."""
+        if not self._is_often_slow:
+            return PATIENCE_SECONDS
+        if self._took >= PATIENCE_SECONDS:
+            return 0.0
+        return max(0.0, self._begun + PATIENCE_SECONDS - time.monotonic())
 
 
 def _late_snapshot(snapshot: JobSnapshot, seconds: float) -> JobSnapshot:
@@ -404,10 +440,9 @@ def _late_snapshot(snapshot: JobSnapshot, seconds: float) -> JobSnapshot:
     return replace(snapshot, problem=problem, http_status=UNAVAILABLE)
 
 
-def _late_list(jobs: JobList, seconds: float) -> JobList:
-    return replace(
-        jobs, problem=f"Reading the jobs has taken {seconds:.0f} s so far; this page waits for it."
-    )
+def _late_list(which: str, jobs: JobList, seconds: float) -> JobList:
+    problem = f"Reading the jobs {which} has taken {seconds:.0f} s so far; this page waits for it."
+    return replace(jobs, problem=problem)
 
 
 async def _asset(request: Request) -> Response:

@@ -11,12 +11,13 @@ import struct
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 
 import pytest
 
 from edl_horovod.config.schema import JobConfig, LaunchConfig
 from edl_horovod.displays import following, load, open_displays
-from edl_horovod.job.events import line_of, parse
+from edl_horovod.job.events import Recorded, line_of, parse
 from tests.integration.conftest import REPOSITORY
 from tests.job_events import recorded
 from tests.web_server import serving
@@ -262,32 +263,42 @@ def test_a_server_that_is_away_is_said_once(show, monkeypatch, caplog):
     assert len(caplog.messages) == 2  # Once for each launch.
 
 
-def test_opentelemetry(show, monkeypatch, caplog):
+@pytest.fixture
+def spans_of(show, monkeypatch):
+    """Runs the display over launches of a job; gives the spans that a collector receives."""
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    bodies = []
+    def spans(*launches):
+        bodies = []
 
-    class Collector(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            is_packed = self.headers["Content-Encoding"] == "gzip"
-            bodies.append(gzip.decompress(body) if is_packed else body)
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+        class Collector(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                is_packed = self.headers["Content-Encoding"] == "gzip"
+                bodies.append(gzip.decompress(body) if is_packed else body)
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
 
-        def log_message(self, *_):
-            pass
+            def log_message(self, *_):
+                pass
 
-    with serving(Collector) as url:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
-        show("opentelemetry", FIRST, FIRST, SECOND)  # The second launcher has taken over.
-    resources = [
-        it for body in bodies for it in ExportTraceServiceRequest.FromString(body).resource_spans
-    ]
-    spans = [it for resource in resources for scope in resource.scope_spans for it in scope.spans]
+        with serving(Collector) as url:
+            monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+            show("opentelemetry", *launches)
+        requests = map(ExportTraceServiceRequest.FromString, bodies)
+        resources = [it for request in requests for it in request.resource_spans]
+        return [
+            it for resource in resources for scope in resource.scope_spans for it in scope.spans
+        ]
+
+    return spans
+
+
+def times_of(spans):
+    """Each span as its parent's name and its own, when it began and when it ended."""
     names = {it.span_id: it.name for it in spans}
-    found = [
+    return [
         (
             f"{names.get(it.parent_span_id, 'job')}/{it.name}",
             it.start_time_unix_nano / 1e9,
@@ -295,7 +306,11 @@ def test_opentelemetry(show, monkeypatch, caplog):
         )
         for it in spans
     ]
-    assert found == [
+
+
+def test_opentelemetry(spans_of, caplog):
+    spans = spans_of(FIRST, FIRST, SECOND)  # The second launcher has taken over.
+    assert times_of(spans) == [
         ("job/reset", 9.5, 10.0),
         ("reset/first step", 10.0, 11.0),
         ("job/checkpoint", 12.25, 12.5),
@@ -306,7 +321,7 @@ def test_opentelemetry(show, monkeypatch, caplog):
         ("reset/first step", 21.0, 23.0),
     ]
     assert len({it.trace_id for it in spans}) == 1
-    assert len(names) == len(spans)
+    assert len({it.span_id for it in spans}) == len(spans)
     _, second = (it for it in spans if it.name == "reset")
     assert [it.name for it in spans if it.parent_span_id == second.span_id] == [
         "notice",
@@ -317,4 +332,66 @@ def test_opentelemetry(show, monkeypatch, caplog):
     attributes = {it.key: it.value for it in second.attributes}
     assert attributes["edl.reason"].string_value == "start"
     assert attributes["edl.ranks"].int_value == 2
+    assert not caplog.messages
+
+
+PARTS_OF_ONE = [
+    ("job/reset", 8.0, 10.0),
+    ("reset/notice", 8.0, 8.5),
+    ("reset/rendezvous", 8.5, 9.5),
+    ("reset/sync", 9.5, 10.0),
+]
+NO_NOTICE = [
+    ("job/reset", 8.0, 10.0),
+    ("reset/rendezvous", 8.0, 9.5),
+    ("reset/sync", 9.5, 10.0),
+]
+
+
+@dataclass(frozen=True)
+class AfterReset:
+    """What a log has after a reset that ended at 10.0, and the spans of that reset."""
+
+    name: str
+    events: list[Recorded]
+    spans: list[tuple[str, float, float]]
+
+
+def formed(time, **fields):
+    return recorded("generation", time, is_formed=True, **fields)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        AfterReset("the coordinator's event", [formed(10.25, seconds=1.75)], PARTS_OF_ONE),
+        AfterReset("nothing", [], NO_NOTICE),
+        AfterReset("that of a static ring", [formed(10.25)], NO_NOTICE),
+        AfterReset(
+            "a step, then the coordinator's event",
+            [recorded("step", 10.5), formed(10.75, seconds=2.25)],
+            [*NO_NOTICE, ("reset/first step", 10.0, 10.5)],
+        ),
+        AfterReset(
+            "another reset, then the coordinator's events",
+            [
+                recorded("reset", 11.0, generation=2, seconds=0.5, join_seconds=0.25),
+                formed(11.25, seconds=2.75),
+                formed(11.25, generation=2, seconds=0.625),
+            ],
+            [
+                *NO_NOTICE,
+                ("job/reset", 10.5, 11.0),
+                ("reset/notice", 10.5, 10.625),
+                ("reset/rendezvous", 10.625, 10.75),
+                ("reset/sync", 10.75, 11.0),
+            ],
+        ),
+    ],
+    ids=lambda after: after.name,
+)
+def test_parts_of_a_reset_in_opentelemetry_add_up_to_it(after, spans_of, caplog):
+    reset = recorded("reset", 10.0, seconds=2.0, join_seconds=1.5)
+    spans = spans_of([recorded("job", 1.0, state="starting"), reset, *after.events])
+    assert sorted(times_of(spans)) == sorted(after.spans)
     assert not caplog.messages

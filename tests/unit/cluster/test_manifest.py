@@ -1,6 +1,6 @@
 import functools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from edl_horovod import image
 from edl_horovod.cluster import manifest
 from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
+from edl_horovod.config.conf_files import ConfigFiles
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
 from tests.kube import mpijobs
@@ -272,6 +273,48 @@ def test_the_yaml_is_the_manifests():
     job = made(*EVERYTHING)
 
     assert tuple(yaml.safe_load_all(manifest.to_yaml(job.all))) == job.all
+
+
+def test_the_settings_of_the_pods_name_the_files_of_the_user_without_their_folders(tmp_path):
+    folder = tmp_path / "customers, x" / "conf"
+    (folder / "experiment").mkdir(parents=True)
+    text = "# @package _global_\nparams: {x: 1}\ntrain: {epochs: 2}\n"
+    (folder / "experiment" / "mine.yaml").write_text(text)
+    words = [*TRAIN, "+experiment=mine", "params.y=2"]
+
+    config = compose("train", words, files=ConfigFiles(str(folder)))
+    job = manifest.job_manifests(config, name="mnist", namespace="ml", secret=SECRET)
+
+    assert config.origins["params"] == f"{folder}/experiment/mine.yaml, command line"
+    assert job.config.origins == {
+        **config.origins,
+        "params": "mine.yaml, command line",
+        "train.epochs": "mine.yaml",
+    }
+    assert job.config.origins["launch.kind"] == "conf/launch/kubernetes.yaml"
+    text = part(job, "ConfigMap")["data"]["config.yaml"]
+    assert yaml.safe_load(text)["origins"] == job.config.origins
+    assert str(tmp_path) not in manifest.to_yaml(job.all)
+
+
+@pytest.mark.parametrize(
+    ("origin", "shown"),
+    [
+        ("/a/b.yaml", "b.yaml"),
+        ("/b.yaml", "b.yaml"),
+        ("/a/b.yaml, /c, d/e.yaml, environment", "b.yaml, e.yaml, environment"),
+        ("conf/train/t.yaml, /a/b.yaml", "conf/train/t.yaml, b.yaml"),
+        ("/a/b.yaml, conf/train/t.yaml", "b.yaml, conf/train/t.yaml"),
+        ("command line, /a/spec.yml", "command line, spec.yml"),
+        ("edl train", "edl train"),
+    ],
+)
+def test_each_file_that_set_a_value_is_named_without_its_folder(origin, shown):
+    config = replace(composed("train", tuple(TRAIN)), origins={"data": origin})
+
+    job = manifest.job_manifests(config, name="mnist", namespace="ml", secret=SECRET)
+
+    assert job.config.origins == {"data": shown}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from starlette.applications import Starlette
 
 from edl_horovod.displays.page import server
-from edl_horovod.displays.page.folder import Folder
+from edl_horovod.displays.page.folder import Folder, ListedJob
 from edl_horovod.displays.page.server import Latest, Pages
 from edl_horovod.displays.page.snapshot import JobSnapshot
 from edl_horovod.job.state import JobState
@@ -92,32 +92,75 @@ def test_a_job_that_is_read_for_long_keeps_no_other_job_waiting():
     assert is_answered
 
 
-def test_a_list_of_jobs_elsewhere_that_takes_long_hides_no_job_of_the_folder(monkeypatch):
-    monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.2)
+@pytest.fixture
+def hanging():
+    """Lists the jobs of a place that does not answer until the test is over."""
     may_go_on = threading.Event()
 
-    def elsewhere() -> tuple[()]:
-        may_go_on.wait(30)
+    def list_jobs() -> tuple[()]:
+        may_go_on.wait(60)
         return ()
 
-    pages = Pages(Folder("f", lambda: ["m"], lambda _: CountedSource(), {"far": elsewhere}))
-    app = Starlette(routes=pages.routes())
-    bodies = []
+    yield list_jobs
+    may_go_on.set()
 
-    async def send(message):
-        bodies.append(message.get("body", b""))
+
+def jobs_of(name):
+    """Lists one job of a place that answers at once."""
+    return lambda: [ListedJob(name, JobSnapshot(time=1.0, state=JobState()), CountedSource)]
+
+
+def list_pages(elsewhere, count=1):
+    """The page of all jobs, some times in turn: those elsewhere, and one below a folder."""
+    pages = Pages(Folder("f", lambda: ["m"], lambda _: CountedSource(), elsewhere))
+    app = Starlette(routes=pages.routes())
+    bodies = [b""] * count
 
     async def read():
         about = {"path": "/", "query_string": b"", "headers": []}
-        scope = {"type": "http", "method": "GET", **about}
-        await app(scope, None, send)
+        for number in range(count):
+
+            async def send(message, number=number):
+                bodies[number] += message.get("body", b"")
+
+            await app({"type": "http", "method": "GET", **about}, None, send)
 
     asyncio.run(read())
-    may_go_on.set()
+    return [body.decode() for body in bodies]
 
-    page = b"".join(bodies).decode()
+
+def test_a_list_of_jobs_elsewhere_that_takes_long_hides_no_other_job(monkeypatch, hanging):
+    monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.5)
+    elsewhere = {"far": hanging, "near": jobs_of("n")}
+
+    (page,) = list_pages(elsewhere)
+
     assert 'href="/job/m/"' in page
+    assert 'href="/job/near%3An/"' in page
     assert 'role="alert"' in page
+
+
+def test_a_list_of_jobs_elsewhere_that_takes_long_is_waited_for_once(monkeypatch, hanging):
+    monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.5)
+    began = time.monotonic()
+
+    pages = list_pages({"far": hanging}, count=20)
+
+    assert time.monotonic() - began < 20 * 0.5 / 2
+    for page in pages:
+        assert 'href="/job/m/"' in page
+        assert 'role="alert"' in page
+
+
+def test_a_place_whose_command_does_not_start_is_told_beside_the_other_jobs():
+    def refuse():
+        raise PermissionError(13, "Permission denied", "squeue")
+
+    (page,) = list_pages({"far": refuse, "near": jobs_of("n")})
+
+    assert 'href="/job/m/"' in page
+    assert 'href="/job/near%3An/"' in page
+    assert "Permission denied" in page
 
 
 def test_who_waits_long_gets_the_look_before(monkeypatch):
@@ -144,6 +187,42 @@ def test_who_waits_long_gets_the_look_before(monkeypatch):
     assert first.problem == ""
     assert (late.problem, late.state) == ("late", first.state)
     assert (second.problem, second.time) == ("", 2.0)
+
+
+def test_who_does_not_wait_for_slow_looks_gets_the_newest_that_has_ended(monkeypatch):
+    monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.5)
+    may_end = threading.Semaphore(0)
+    snapshots = iter([JobSnapshot(time=1.0), JobSnapshot(time=2.0)])
+
+    def snapshot() -> JobSnapshot:
+        assert may_end.acquire(timeout=30)
+        return next(snapshots)
+
+    async def read() -> tuple[JobSnapshot, list[JobSnapshot], float]:
+        first = JobSnapshot(time=0.0)
+        newest = Latest(
+            snapshot,
+            first,
+            lambda it, _: replace(it, problem="late"),
+            seconds=0.0,
+            is_often_slow=True,
+        )
+        missing = await newest.get()
+        may_end.release()
+        while (await newest.get()).time == 0.0:
+            await asyncio.sleep(0.01)
+        began = time.monotonic()
+        shown = [await newest.get() for _ in range(20)]
+        took = time.monotonic() - began
+        may_end.release()
+        return missing, shown, took
+
+    missing, shown, took = asyncio.run(asyncio.wait_for(read(), 30))
+
+    assert (missing.time, missing.problem) == (0.0, "late")
+    assert {it.time for it in shown} == {1.0}
+    assert shown[0].problem == ""
+    assert took < 20 * 0.5 / 2
 
 
 def test_a_mistake_of_ours_is_told_and_the_next_look_is_taken():

@@ -220,6 +220,8 @@ def test_a_ring_that_trained_on_while_the_next_one_was_decided_had_nothing_to_no
 def test_without_a_coordinator_the_leader_tells_the_parts(fields, parts):
     history = History()
     history.add(reset_at_ten(**fields))
+    # The launcher of a static ring writes its members once the ring works.
+    history.add(recorded("generation", 10.0625, generation=2, is_formed=True))
     history.add(step(7, size=1)._replace(time=10.125))
 
     (reset,) = history.snapshot(history.state).resets
