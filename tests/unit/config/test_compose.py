@@ -101,6 +101,7 @@ def test_every_setting_can_be_set():
         "train.local.inner_state": "keep",
         "train.local.outer_momentum": "0.5",
         "train.local.fragments": "1",
+        "train.local.fragment_steps": "1",
         "federated.rounds": "0",
         "federated.local_epochs": "1",
         "federated.local_steps": "0",
