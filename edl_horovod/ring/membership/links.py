@@ -38,7 +38,7 @@ from typing import Any, NamedTuple, TypeVar
 from edl_horovod.coordinator import tls, wire
 from edl_horovod.coordinator.messages import Place
 from edl_horovod.coordinator.tls import Identity
-from edl_horovod.coordinator.wire import Listener, WireError
+from edl_horovod.coordinator.wire import Listener, Refusals, WireError
 from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.base import CollectiveFailed
 
@@ -151,6 +151,7 @@ class PartyLinks:
         self._listener = Listener(
             self._serve_link, max_line_bytes=BUFFER_BYTES, max_unauthenticated=MAX_UNAUTHENTICATED
         )
+        self._refusals = Refusals()
         self._rendezvous: asyncio.Server | None = None
         self._place: Place | None = None
         """The place in the newest ring."""
@@ -468,14 +469,14 @@ class PartyLinks:
                 await tls.accept(writer, self._server)
                 key = (await reader.readexactly(KEY_BYTES)).hex()
         except WireError as error:
-            log.warning("connection refused: %s", error)
+            self._refusals.add(error)
             return
         except (OSError, asyncio.IncompleteReadError) as error:
             log.debug("connection ended: %r", error)
             return
         expected, caller = self._expected.get(key), tls.holder(writer)
         if expected is not None and caller != tls.holder_of_party(expected.party):
-            log.warning("%s has the key of party %r: connection refused", caller, expected.party)
+            self._refusals.add(f"{caller} has the key of party {expected.party!r}")
         elif expected is not None and not expected.stream.done():
             del self._expected[key]
             self._listener.unauthenticated.leave(writer)

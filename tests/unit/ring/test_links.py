@@ -376,6 +376,23 @@ async def test_a_connection_with_an_unknown_key_is_closed(training):
                 assert await reader.read() == b""
 
 
+async def test_thousands_of_refused_callers_do_not_fill_the_log(training, caplog):
+    north = await training.party("north")
+    stranger = tls.sign(OTHER, tls.holder_of_party("south"))
+    authority = tls.sign(AUTHORITY, tls.COORDINATOR).authority
+    identity = tls.Identity(certificate=stranger.certificate, key=stranger.key, authority=authority)
+    async with training.rendezvous() as rendezvous:
+        await begin(north, rendezvous)
+        offer = north._new_offer()
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection(
+                offer.host, offer.port, ssl=tls.context(identity, tls.LINK)
+            )
+            with contextlib.closing(writer), contextlib.suppress(OSError):
+                await reader.read()
+    assert len([record for record in caplog.records if "refused" in record.message]) == 1
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
