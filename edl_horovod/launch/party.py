@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edl_horovod.config import tasks
-from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.schema import MAX_PORT, JobConfig
 from edl_horovod.coordinator import tokens
 from edl_horovod.coordinator.tokens import PartyToken
 from edl_horovod.errors import ConfigError
@@ -65,8 +65,11 @@ def plan_party(config: JobConfig, address: str, token: PartyToken, token_file: P
             the settings do not fit.
     """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError("--join must be HOST:PORT.", received={"--join": address})
+    if not host or not port.isdecimal() or not 0 < int(port) <= MAX_PORT:
+        raise ConfigError(
+            f"--join must be HOST:PORT, with a port from 1 to {MAX_PORT}.",
+            received={"--join": address},
+        )
     _require_same_encryption(config, token, token_file)
     config = framework_name.with_framework(earlier.with_checkpoint_lanes(with_job_dir(config)))
     tasks.check_start(config)

@@ -90,9 +90,11 @@ class Offer:
         values = json.loads(data)
         try:
             host, port, key = values["host"], int(values["port"]), values["key"]
-            return cls(host=str(host), port=port, key=str(key))
         except (TypeError, KeyError) as error:
             raise ValueError("this is not an offer of a party") from error
+        if not 0 < port < 1 << 16:
+            raise ValueError(f"an offer of a party has the port {port}")
+        return cls(host=str(host), port=port, key=str(key))
 
 
 @dataclass(eq=False)

@@ -140,6 +140,7 @@ def test_the_command_of_a_party_takes_a_file_of_settings_and_shows_its_plan(tmp_
     [
         (["model_def=m", "data=d", "output=o"], 2, "--join"),
         (["--join", "here", "federated.rounds=2"], 2, "HOST:PORT"),
+        (["--join", "127.0.0.1:65536", "federated.rounds=2"], 2, "HOST:PORT"),
         (["--join", "127.0.0.1:1"], 2, "federated.rounds"),
     ],
 )

@@ -431,7 +431,17 @@ async def test_a_lost_coordinator_is_an_error_that_passes(training):
     await asyncio.to_thread(links.close)
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"host": "h", "port": "1"}'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"host": "h", "port": 1}',
+        b'{"host": "h", "key": "00", "port": 0}',
+        b'{"host": "h", "key": "00", "port": 65536}',
+    ],
+)
 def test_what_is_no_offer_is_refused(data):
     with pytest.raises(ValueError, match=r"offer|JSON|Expecting"):
         Offer.decode(data)
