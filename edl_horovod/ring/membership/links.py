@@ -201,10 +201,11 @@ class PartyLinks:
 
     def explained(self, failure: CollectiveFailed) -> CollectiveFailed:
         """Add to the failure of a ring the parties that could not be reached, and why."""
-        if not self._unreached:
+        unreached = self._unreached.copy()  # In one step, as the other thread may add to it.
+        if not unreached:
             return failure
-        reasons = "; ".join(f"party {name!r}: {why}" for name, why in self._unreached.items())
-        return CollectiveFailed(f"{failure} ({reasons})", unreached=tuple(self._unreached))
+        reasons = "; ".join(f"party {name!r}: {why}" for name, why in unreached.items())
+        return CollectiveFailed(f"{failure} ({reasons})", unreached=tuple(unreached))
 
     def close(self) -> None:
         """Send what was left to send, end all links, and end the thread."""
