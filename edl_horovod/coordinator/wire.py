@@ -260,7 +260,10 @@ class Listener:
             del self._tasks[writer]
             self.unauthenticated.leave(writer)
             writer.close()
+            # TLS waits for the other end to agree, and longer.
+            loop.call_later(CLOSE_SECONDS, writer.transport.abort)
 
+        loop = asyncio.get_running_loop()
         # Not left to `start_server`: it raises in a callback if a handler is cancelled, and leaves
         # the connection open if that happens before the handler has begun.
         task = asyncio.ensure_future(self._serve(reader, writer))

@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import ssl
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from edl_horovod.coordinator import tls
+from edl_horovod.coordinator import tls, wire
 from edl_horovod.coordinator.wire import Listener, WireError
+from tests.waiting import until
 
 AUTHORITY = tls.new_authority()
 OTHER = tls.new_authority()
@@ -53,6 +55,10 @@ async def call(port, identity, protocol=tls.MESSAGES):
     )
     with contextlib.closing(writer):
         return tls.holder(writer), await reader.readline()
+
+
+def num_descriptors():
+    return len(os.listdir("/proc/self/fd"))
 
 
 async def refused(port, identity):
@@ -148,6 +154,18 @@ async def test_silent_callers_above_the_limit_are_let_go_without_an_error(caplog
         assert await call(server.port, NORTH) == (tls.COORDINATOR, b"hello\n")
     gc.collect()  # So that errors of tasks are logged.
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_a_connection_that_ended_is_closed_although_its_caller_does_not_read(monkeypatch):
+    monkeypatch.setattr(wire, "CLOSE_SECONDS", 0.1)
+    async with Server(COORDINATOR) as server:
+        context, before = tls.context(NORTH, tls.MESSAGES), num_descriptors()
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+        writer.transport.pause_reading()
+        await until(lambda: server.callers)
+        async with asyncio.timeout(10):
+            await until(lambda: num_descriptors() == before + 1)  # The caller's own.
+        writer.transport.abort()
 
 
 def test_a_certificate_says_when_it_ends():
