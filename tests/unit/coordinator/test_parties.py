@@ -166,6 +166,7 @@ def test_a_token_is_private_and_read_as_it_was_written(tmp_path):
     tokens.issue(tmp_path / "tokens", ["north", "south"])
     path = tmp_path / "tokens" / "north.token"
     assert path.stat().st_mode & 0o077 == 0
+    assert path.parent.stat().st_mode & 0o077 == 0
     token = tokens.read(path)
     assert token.party == "north"
     assert token.secret != tokens.read(tmp_path / "tokens" / "south.token").secret
