@@ -124,9 +124,13 @@ def _require_same_encryption(config: JobConfig, token: PartyToken, token_file: P
 def _is_unspecified(host: str) -> bool:
     """Whether a host stands for all addresses of this machine."""
     try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
+        # Many texts stand for 0.0.0.0, such as 0 and 0x0.
+        addresses = [entry[4][0] for entry in socket.getaddrinfo(host, None)]
+    except OSError:
+        return False  # The coordinator says that it cannot listen there.
+    return any(
+        ipaddress.ip_address(str(address).partition("%")[0]).is_unspecified for address in addresses
+    )
 
 
 def _interface_towards(host: str, port: int) -> str:

@@ -65,8 +65,9 @@ def test_without_encryption_the_coordinator_does_not_listen_to_all_networks(tmp_
     plan = find("local").plan(coordinator(tmp_path, "federated.listen=10.0.0.1:7100", bare))
     assert "10.0.0.1" in str(plan.coordinator)
     assert tokens.AUTHORITY not in str(plan.coordinator)
-    with pytest.raises(ConfigError, match=r"federated.listen"):
-        find("local").plan(coordinator(tmp_path, "federated.listen=0.0.0.0:7100", bare))
+    for host in ("0.0.0.0", "0", "0x0", "00.0.0.0"):
+        with pytest.raises(ConfigError, match=r"federated.listen"):
+            find("local").plan(coordinator(tmp_path, f"federated.listen={host}:7100", bare))
 
 
 @pytest.mark.parametrize("is_bare", [False, True])
