@@ -68,7 +68,7 @@ def write_bytes(
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
 
     def create(file: str, flags: int) -> int:
-        # Private from the beginning: whoever opens it before a change of its mode may read on.
+        # Private from the beginning: who opens it before a change of its mode may read on.
         return os.open(file, flags, 0o666 if mode is None else mode)
 
     try:
