@@ -17,7 +17,8 @@ from edl_horovod.config.tasks import TASKS
 
 _TRUST = ("changed", "image", "model")
 PARTY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
-_LISTEN = re.compile(r"[^\s:]+:\d{1,5}")
+_LISTEN = re.compile(r"[^\s:]+:([0-9]{1,5})")
+MAX_PORT = 65535
 
 Compression = Literal["none", "bf16", "fp16", "int8"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -281,6 +282,12 @@ class PrivacyConfig:
         check(is_used, f"{section}.max_epsilon", self.max_epsilon, f"needs {section}.clip")
 
 
+def _port_of(address: str) -> int:
+    """The port of HOST:PORT; -1 for another text."""
+    match = _LISTEN.fullmatch(address)
+    return int(match[1]) if match else -1
+
+
 @dataclass(frozen=True, kw_only=True)
 class FederatedConfig:
     """Federated training: parties with data of their own take part in rounds."""
@@ -350,10 +357,11 @@ class FederatedConfig:
             check(bool(PARTY_NAME.fullmatch(name)), "federated.parties", name, rule)
         is_unique = len(set(self.parties)) == len(self.parties)
         check(is_unique, "federated.parties", self.parties, "must not have a name twice")
-        rule = "must be HOST:PORT"
-        check(bool(_LISTEN.fullmatch(self.listen)), "federated.listen", self.listen, rule)
-        is_address = bool(_LISTEN.fullmatch(self.address)) and not self.address.endswith(":0")
-        check(not self.address or is_address, "federated.address", self.address, rule)
+        rule = "must be HOST:PORT, with a port from {} to 65535"
+        is_address = 0 <= _port_of(self.listen) <= MAX_PORT
+        check(is_address, "federated.listen", self.listen, rule.format(0))
+        is_address = not self.address or 0 < _port_of(self.address) <= MAX_PORT
+        check(is_address, "federated.address", self.address, rule.format(1))
 
     @property
     def least_parties(self) -> int:

@@ -15,7 +15,8 @@ value, so Gloo raises an error instead of waiting for its time-out.
 Horovod's client cannot authenticate itself, but its server's address may contain a path. So the
 paths of each generation begin with a token, which the members get over authenticated connections.
 Between the parties of a federated training, requests come through their own proxies
-(`ring.membership.links`), encrypted and to the port of the coordinator.
+(`ring.membership.links`), encrypted and to the port of the coordinator. All of them know the token,
+so each speaks for the rank of its certificate alone.
 """
 
 import asyncio
@@ -25,11 +26,13 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
+from edl_horovod.coordinator import tls
 from edl_horovod.coordinator.decide import assign_ranks
 from edl_horovod.coordinator.messages import Ping
 from edl_horovod.coordinator.settings import CoordinatorSettings, Timings
-from edl_horovod.coordinator.wire import Listener
+from edl_horovod.coordinator.wire import Listener, WireError
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 
 log = logging.getLogger(__name__)
@@ -60,6 +63,7 @@ class Rendezvous:
         hello_seconds: float = Timings.hello_seconds,
         linger_seconds: float = LINGER_SECONDS,
         shared: WorkerServer | None = None,
+        parties: Sequence[str] = (),
     ) -> None:
         """Prepare the server; entering the context starts it.
 
@@ -71,6 +75,7 @@ class Rendezvous:
                 abandoned ring that ask again.
             shared: The server whose port it shares, until the next rendezvous; None for a port of
                 its own.
+            parties: The parties in the order of their ranks, for a shared server.
         """
         self._host = host
         self._wait_seconds = wait_seconds
@@ -78,7 +83,7 @@ class Rendezvous:
         self._linger_seconds = linger_seconds
         self.token = secrets.token_hex(16)
         """First part of all paths; Horovod may add a colon and more to it."""
-        self._shared = shared
+        self._shared, self._parties = shared, tuple(parties)
         limits = {"max_line_bytes": MAX_LINE_BYTES, "max_unauthenticated": MAX_UNAUTHENTICATED}
         self._listener = shared.listener if shared is not None else Listener(self._serve, **limits)
         self.port = 0
@@ -122,7 +127,8 @@ class Rendezvous:
                 method, key = await self._first_line(reader)
             self._listener.unauthenticated.leave(writer)
             async with asyncio.timeout(self._wait_seconds + 5):
-                status, body = await self._answer(reader, method, key)
+                holder = tls.holder(writer) if self._shared is not None else ""
+                status, body = await self._answer(reader, method, key, holder)
                 head = (
                     f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
                 )
@@ -142,7 +148,7 @@ class Rendezvous:
         return method, key
 
     async def _answer(
-        self, reader: asyncio.StreamReader, method: str, key: str
+        self, reader: asyncio.StreamReader, method: str, key: str, holder: str
     ) -> tuple[str, bytes]:
         length = 0
         for _ in range(MAX_HEADERS):
@@ -156,19 +162,32 @@ class Rendezvous:
             return "413 Payload Too Large", b""
         body = await reader.readexactly(length)
         if method == "POST":
-            return await self._exchange(key, body)
+            return await self._exchange(key, body, holder)
+        if self._shared is not None:
+            return "405 Method Not Allowed", b""
         if method == "PUT":
             return await self._put(key, body)
         if method == "GET":
             return await self._get(key)
         return "200 OK", b""
 
-    async def _exchange(self, path: str, parts: bytes) -> tuple[str, bytes]:
-        """Add a member's parts to the exchange of its group, and wait for those of the others."""
+    async def _exchange(self, path: str, parts: bytes, holder: str) -> tuple[str, bytes]:
+        """Add a member's parts to the exchange of its group, and wait for those of the others.
+
+        Args:
+            path: `scope/rank/size`.
+            parts: See `Exchange`.
+            holder: The holder of the certificate with which the request came.
+
+        Raises:
+            WireError: The rank is not that of the holder.
+        """
         scope, member, members = path.rsplit("/", 2)
         rank, size = int(member), int(members)
         if not 0 <= rank < size or size < 2 or not parts or len(parts) % (size - 1):
             return "400 Bad Request", b""
+        if self._shared is not None and not self._is_member(rank, size, holder):
+            raise WireError(f"{holder} asks for rank {rank} of {size}, which is not its own")
         exchange = self._exchanges.get(scope)
         if exchange is None:
             num_bytes = self._num_bytes + size * len(parts)
@@ -178,7 +197,8 @@ class Rendezvous:
             self._exchanges[scope] = exchange
         if (size, len(parts)) != (exchange.size, exchange.num_bytes):
             return "400 Bad Request", b""
-        exchange.put(rank, parts)
+        if not exchange.put(rank, parts):
+            return "409 Conflict", b""
         if self._is_abandoned:
             return "410 Gone", b""
         try:
@@ -189,6 +209,10 @@ class Rendezvous:
         if self._is_abandoned:
             return "410 Gone", b""
         return "200 OK", exchange.take(rank)
+
+    def _is_member(self, rank: int, size: int, holder: str) -> bool:
+        # Each party has one worker, so all groups of several members have those of the ring.
+        return size == len(self._parties) and holder == tls.holder_of_party(self._parties[rank])
 
     async def _put(self, key: str, value: bytes) -> tuple[str, bytes]:
         async with self._arrived:
@@ -229,16 +253,20 @@ class Exchange:
         """Set when all members have sent their parts, or when the ring is abandoned."""
         self._parts: dict[int, bytes] = {}
 
-    def put(self, rank: int, parts: bytes) -> None:
+    def put(self, rank: int, parts: bytes) -> bool:
         """Store the parts of a member.
 
         Args:
             rank: The member; it may send its parts again.
             parts: Its parts, `num_bytes` bytes.
+
+        Returns:
+            Whether they are its first ones, or the same.
         """
-        self._parts[rank] = parts
+        is_same = self._parts.setdefault(rank, parts) == parts
         if len(self._parts) == self.size:
             self.is_over.set()
+        return is_same
 
     def take(self, rank: int) -> bytes:
         """Return the parts for a member, in the order of the senders; the exchange is complete."""
@@ -339,11 +367,14 @@ class Forming:
             Whether all did; false as soon as one cannot.
         """
         seconds, hello_seconds = self._forming_seconds, self._timings.hello_seconds
+        shared = self._server if self._server.tls is not None else None
+        parties = tuple(worker.candidate.host for worker in members) if shared else ()
         async with Rendezvous(
             self._address,
             wait_seconds=seconds,
             hello_seconds=hello_seconds,
-            shared=self._server if self._server.tls is not None else None,
+            shared=shared,
+            parties=parties,
         ) as rendezvous:
             places = assign_ranks(
                 [worker.candidate for worker in members],
@@ -356,7 +387,7 @@ class Forming:
             for worker, place in zip(members, places, strict=True):
                 worker.is_ready = worker.is_short = False
                 worker.placed = generation
-                worker.send(place)
+                worker.send(replace(place, parties=parties))
             return await self._watch_over(members, generation)
 
     async def _watch_over(self, members: Sequence[Worker], generation: int) -> bool:

@@ -145,6 +145,8 @@ class Place(Message, kind="assign"):
     rendezvous_port: int
     rendezvous_token: str = ""
     """First part of the paths of our own rendezvous; empty for horovodrun's."""
+    parties: tuple[str, ...] = ()
+    """The parties of the ring in the order of their ranks; empty unless they encrypt."""
 
 
 @dataclass(frozen=True, kw_only=True)

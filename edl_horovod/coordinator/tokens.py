@@ -74,7 +74,7 @@ def issue(
         OSError: The folder cannot be written.
         MissingDependency: The package cryptography is not installed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     secret_file, authority_file = folder / SECRET, folder / AUTHORITY
     if not secret_file.exists():
         whole_file.write_bytes(secret_file, [secrets.token_bytes(_SECRET_BYTES)], mode=0o600)

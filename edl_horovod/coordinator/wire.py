@@ -11,16 +11,20 @@ import asyncio
 import hashlib
 import hmac
 import json
+import logging
 import math
 import re
 import resource
 import secrets
 import socket
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from edl_horovod.files import json_text
+
+log = logging.getLogger(__name__)
 
 MAX_LINE_BYTES = 1 << 16
 BACKLOG = 1024
@@ -30,6 +34,10 @@ VANISHED_SECONDS = 2.0
 PROBE_SECONDS = 1
 OPEN_FILES = 8192
 """Room for a few thousand workers and all unauthenticated connections; many shells allow 1024."""
+CLOSE_SECONDS = 5.0
+"""How long the other end may take to receive the last bytes of a connection that ends."""
+COMPLAINT_SECONDS = 10.0
+"""Least time between two log lines about refused connections."""
 Message = dict[str, Any]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 """Handles a connection to its end."""
@@ -168,23 +176,44 @@ class UnauthenticatedConnections:
     def __len__(self) -> int:
         return len(self._addresses)
 
-    def enter(self, writer: asyncio.StreamWriter) -> None:
+    def enter(self, writer: asyncio.StreamWriter) -> asyncio.StreamWriter | None:
         """Add a new connection. If there are too many, abort one.
 
         That is the oldest connection of the address with the most of them. A member authenticates
         itself within a round trip, and an address that opens thousands displaces only its own.
+
+        Returns:
+            The connection that was aborted, or None.
         """
         peer = writer.get_extra_info("peername")
         self._addresses[writer] = str(peer[0]) if peer else ""
-        if len(self) > self._limit:
-            ((busiest, _),) = Counter(self._addresses.values()).most_common(1)
-            oldest = next(w for w, address in self._addresses.items() if address == busiest)
-            self.leave(oldest)
-            oldest.transport.abort()
+        if len(self) <= self._limit:
+            return None
+        ((busiest, _),) = Counter(self._addresses.values()).most_common(1)
+        oldest = next(w for w, address in self._addresses.items() if address == busiest)
+        self.leave(oldest)
+        oldest.transport.abort()
+        return oldest
 
     def leave(self, writer: asyncio.StreamWriter) -> None:
         """Remove a connection that has authenticated itself or is gone."""
         self._addresses.pop(writer, None)
+
+
+class Refusals:
+    """Logs why connections are refused: rarely, as anyone can open thousands."""
+
+    def __init__(self) -> None:
+        self._num_refused = 0
+        self._logged_at = -math.inf
+
+    def add(self, reason: object) -> None:
+        """Count a refused connection, and log it unless another one was logged lately."""
+        self._num_refused += 1
+        now = time.monotonic()
+        if now - self._logged_at >= COMPLAINT_SECONDS:
+            self._logged_at = now
+            log.warning("connection refused, %d until now: %s", self._num_refused, reason)
 
 
 class Listener:
@@ -207,7 +236,7 @@ class Listener:
         self._serve = serve
         self._max_line_bytes = max_line_bytes
         self.unauthenticated = UnauthenticatedConnections(at_most(max_unauthenticated))
-        self._tasks: set[asyncio.Future[None]] = set()
+        self._tasks: dict[asyncio.StreamWriter, asyncio.Future[None]] = {}
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int = 0) -> int:
@@ -227,17 +256,22 @@ class Listener:
             self._server.close()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        def end(task: asyncio.Future[None]) -> None:
-            self._tasks.discard(task)
+        def end(_: asyncio.Future[None]) -> None:
+            del self._tasks[writer]
             self.unauthenticated.leave(writer)
             writer.close()
+            # TLS waits for the other end to agree, and longer.
+            loop.call_later(CLOSE_SECONDS, writer.transport.abort)
 
-        self.unauthenticated.enter(writer)
+        loop = asyncio.get_running_loop()
         # Not left to `start_server`: it raises in a callback if a handler is cancelled, and leaves
         # the connection open if that happens before the handler has begun.
         task = asyncio.ensure_future(self._serve(reader, writer))
-        self._tasks.add(task)
+        self._tasks[writer] = task
         task.add_done_callback(end)
+        if (aborted := self.unauthenticated.enter(writer)) is not None:
+            # Otherwise `asyncio` takes a handshake of TLS that was aborted for one that succeeded.
+            self._tasks[aborted].cancel()
 
 
 def notice_vanished_host(connection: socket.socket, seconds: float = VANISHED_SECONDS) -> None:

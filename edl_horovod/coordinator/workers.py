@@ -17,7 +17,7 @@ from edl_horovod.coordinator import messages, tls, wire
 from edl_horovod.coordinator.decide import Candidate
 from edl_horovod.coordinator.messages import Hello, Message, Pong
 from edl_horovod.coordinator.settings import CoordinatorSettings, Timings
-from edl_horovod.coordinator.wire import Channel, Listener, Serve, WireError
+from edl_horovod.coordinator.wire import Channel, Listener, Refusals, Serve, WireError
 from edl_horovod.job import hosts
 from edl_horovod.job.events import EventLog, LogEvent, WorkerEvent
 
@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 
 MAX_UNAUTHENTICATED = 256
 MAX_SLOTS = 10**hosts.MAX_SLOTS_DIGITS
-COMPLAINT_SECONDS = 10.0
-"""Least time between two log lines about unauthenticated connections."""
 
 
 class Report(NamedTuple):
@@ -200,8 +198,7 @@ class WorkerServer:
         self.listener = Listener(
             self._serve, max_line_bytes=wire.MAX_LINE_BYTES, max_unauthenticated=MAX_UNAUTHENTICATED
         )
-        self._num_refused = 0
-        self._complained_at = -COMPLAINT_SECONDS
+        self._refusals = Refusals()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         worker = None
@@ -223,7 +220,10 @@ class WorkerServer:
                 worker.heard()
                 self._on_message(worker, message)
         except WireError as error:
-            self._refuse(error, worker)
+            if worker is None:
+                self._refusals.add(error)
+            else:
+                log.warning("connection of worker %s ended: %s", worker.label, error)
         except (OSError, TimeoutError, ValueError) as error:
             log.debug("connection ended: %r", error)
         finally:
@@ -231,16 +231,6 @@ class WorkerServer:
             if worker is not None and worker.connection is writer:
                 worker.is_connected = False
                 self._on_lost(worker)
-
-    def _refuse(self, error: WireError, worker: Worker | None) -> None:
-        if worker is not None:
-            log.warning("connection of worker %s ended: %s", worker.label, error)
-            return
-        self._num_refused += 1
-        now = time.monotonic()
-        if now - self._complained_at >= COMPLAINT_SECONDS:
-            self._complained_at = now
-            log.warning("connection refused, %d until now: %s", self._num_refused, error)
 
     async def _greet(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

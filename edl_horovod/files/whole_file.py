@@ -66,10 +66,15 @@ def write_bytes(
     """
     # Not the process ID, which may be equal in pods that write into the same folder.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+
+    def create(file: str, flags: int) -> int:
+        # Private from the beginning: who opens it before a change of its mode may read on.
+        return os.open(file, flags, 0o666 if mode is None else mode)
+
     try:
-        with partial.open("wb") as stream:
+        with open(partial, "xb", opener=create) as stream:
             if mode is not None:
-                os.fchmod(stream.fileno(), mode)
+                os.fchmod(stream.fileno(), mode)  # The umask may have taken a part away.
             stream.writelines(parts)
             stream.flush()
             # Sync before the rename: otherwise a power loss may leave an empty file with that name.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edl_horovod.config import tasks
-from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.schema import MAX_PORT, JobConfig
 from edl_horovod.coordinator import tokens
 from edl_horovod.coordinator.tokens import PartyToken
 from edl_horovod.errors import ConfigError
@@ -65,8 +65,11 @@ def plan_party(config: JobConfig, address: str, token: PartyToken, token_file: P
             the settings do not fit.
     """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError("--join must be HOST:PORT.", received={"--join": address})
+    if not host or not port.isdecimal() or not 0 < int(port) <= MAX_PORT:
+        raise ConfigError(
+            f"--join must be HOST:PORT, with a port from 1 to {MAX_PORT}.",
+            received={"--join": address},
+        )
     _require_same_encryption(config, token, token_file)
     config = framework_name.with_framework(earlier.with_checkpoint_lanes(with_job_dir(config)))
     tasks.check_start(config)
@@ -121,9 +124,13 @@ def _require_same_encryption(config: JobConfig, token: PartyToken, token_file: P
 def _is_unspecified(host: str) -> bool:
     """Whether a host stands for all addresses of this machine."""
     try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
+        # Many texts stand for 0.0.0.0, such as 0 and 0x0.
+        addresses = [entry[4][0] for entry in socket.getaddrinfo(host, None)]
+    except OSError:
+        return False  # The coordinator says that it cannot listen there.
+    return any(
+        ipaddress.ip_address(str(address).partition("%")[0]).is_unspecified for address in addresses
+    )
 
 
 def _interface_towards(host: str, port: int) -> str:

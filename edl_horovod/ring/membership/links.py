@@ -6,8 +6,9 @@ proxy in a thread of the worker takes over:
 - Horovod asks the proxy's rendezvous for the addresses on which the others listen. The proxy asks
   the coordinator's, where it puts an `Offer` in place of each address on which Gloo listens: the
   proxy's own address, and a key that is drawn for this one connection.
-- Of two members the one with the higher rank connects to the other's proxy and shows that key. Then
-  both proxies connect to Gloo of their own worker, and copy what comes from either side.
+- Of two members the one with the higher rank connects to the other's proxy and shows that key. Each
+  requires that the other has the certificate of the party that, as the coordinator says, has this
+  rank. Then both proxies connect to Gloo of their own worker, and copy what comes from either side.
 - Gloo never connects by itself: of two members the one with the lower address waits for the other,
   and for each peer it gets the highest of all addresses.
 
@@ -37,7 +38,7 @@ from typing import Any, NamedTuple, TypeVar
 from edl_horovod.coordinator import tls, wire
 from edl_horovod.coordinator.messages import Place
 from edl_horovod.coordinator.tls import Identity
-from edl_horovod.coordinator.wire import Listener, WireError
+from edl_horovod.coordinator.wire import Listener, Refusals, WireError
 from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.base import CollectiveFailed
 
@@ -51,7 +52,7 @@ ANSWER_SECONDS = 10.0
 """How long the coordinator's rendezvous may take in addition to its own time-out."""
 BUFFER_BYTES = 1 << 20
 OFFER_BYTES = 512
-"""Room for a name, a host name and a port; the rendezvous wants equal lengths."""
+"""Room for a host name, a port and a key; the rendezvous wants equal lengths."""
 KEY_BYTES = 16
 MAX_UNAUTHENTICATED = 256
 
@@ -70,7 +71,6 @@ class Stream(NamedTuple):
 class Offer:
     """Where and how another party can connect to this one, for one connection of Gloo."""
 
-    party: str
     host: str
     port: int
     key: str
@@ -89,16 +89,19 @@ class Offer:
         """
         values = json.loads(data)
         try:
-            party, host, key = (str(values[name]) for name in ("party", "host", "key"))
-            return cls(party=party, host=host, port=int(values["port"]), key=key)
+            host, port, key = values["host"], int(values["port"]), values["key"]
         except (TypeError, KeyError) as error:
             raise ValueError("this is not an offer of a party") from error
+        if not 0 < port < 1 << 16:
+            raise ValueError(f"an offer of a party has the port {port}")
+        return cls(host=str(host), port=port, key=str(key))
 
 
 @dataclass(eq=False)
 class _Expected:
     """A connection that another party is going to open."""
 
+    party: str
     stream: "asyncio.Future[Stream]"
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -150,8 +153,10 @@ class PartyLinks:
         self._listener = Listener(
             self._serve_link, max_line_bytes=BUFFER_BYTES, max_unauthenticated=MAX_UNAUTHENTICATED
         )
+        self._refusals = Refusals()
         self._rendezvous: asyncio.Server | None = None
-        self._rendezvous_token = ""
+        self._place: Place | None = None
+        """The place in the newest ring."""
         self._expected: dict[str, _Expected] = {}
         self._pending: set[asyncio.Task[None]] = set()
         """Links of the newest ring that are not connected yet."""
@@ -191,15 +196,16 @@ class PartyLinks:
             OSError: The address of this party cannot be used.
         """
         self._require_valid()
-        port = self._result_of(self._begin(place.rendezvous_token), CONNECT_SECONDS)
+        port = self._result_of(self._begin(place), CONNECT_SECONDS)
         return replace(place, rendezvous_address=LOOPBACK, rendezvous_port=port)
 
     def explained(self, failure: CollectiveFailed) -> CollectiveFailed:
         """Add to the failure of a ring the parties that could not be reached, and why."""
-        if not self._unreached:
+        unreached = self._unreached.copy()  # In one step, as the other thread may add to it.
+        if not unreached:
             return failure
-        reasons = "; ".join(f"party {name!r}: {why}" for name, why in self._unreached.items())
-        return CollectiveFailed(f"{failure} ({reasons})", unreached=tuple(self._unreached))
+        reasons = "; ".join(f"party {name!r}: {why}" for name, why in unreached.items())
+        return CollectiveFailed(f"{failure} ({reasons})", unreached=tuple(unreached))
 
     def close(self) -> None:
         """Send what was left to send, end all links, and end the thread."""
@@ -267,12 +273,12 @@ class PartyLinks:
         self._start_link(_splice(near, far))
         return for_caller
 
-    async def _begin(self, rendezvous_token: str) -> int:
+    async def _begin(self, place: Place) -> int:
         for task in self._pending:
             task.cancel()
         self._expected.clear()
         self._unreached.clear()
-        self._rendezvous_token = rendezvous_token
+        self._place = place
         if self._rendezvous is None:
             host, _, port = self._settings.address.rpartition(":")
             # A given address may be that of another machine, which forwards to this one.
@@ -355,17 +361,19 @@ class PartyLinks:
             addresses: Those on which Gloo listens for each other member.
         """
         token = path.split("/")[1].partition(":")[0]
-        is_ours = hmac.compare_digest(token.encode(), self._rendezvous_token.encode())
-        if method != "POST" or not is_ours:
+        place = self._place
+        if method != "POST" or place is None:
+            return "400 Bad Request", b""
+        if not hmac.compare_digest(token.encode(), place.rendezvous_token.encode()):
             return "400 Bad Request", b""
         rank, size = map(int, path.rsplit("/", 2)[1:])
-        if size < 2 or len(addresses) % (size - 1):
+        if not 2 <= size == len(place.parties) or len(addresses) % (size - 1):
             return "400 Bad Request", b""
         others = [other for other in range(size) if other != rank]
         width = len(addresses) // len(others)
         offers = [self._new_offer() for _ in others]
         expected = {
-            offer.key: _Expected(asyncio.get_running_loop().create_future())
+            offer.key: _Expected(place.parties[other], asyncio.get_running_loop().create_future())
             for other, offer in zip(others, offers, strict=True)
             if other > rank
         }
@@ -374,13 +382,14 @@ class PartyLinks:
         if status != "200 OK":
             return status, b""
         peers = [
-            Offer.decode(answer[place : place + OFFER_BYTES])
-            for place in range(0, len(answer), OFFER_BYTES)
+            Offer.decode(answer[start : start + OFFER_BYTES])
+            for start in range(0, len(answer), OFFER_BYTES)
         ]
         answers = []
-        for number, (offer, peer) in enumerate(zip(offers, peers, strict=True)):
+        for number, (other, offer, peer) in enumerate(zip(others, offers, peers, strict=True)):
             address = addresses[number * width : (number + 1) * width]
-            link = self._link(GlooAddress(address), peer, expected.get(offer.key))
+            party = place.parties[other]
+            link = self._link(GlooAddress(address), party, peer, expected.get(offer.key))
             task = self._start_link(link)
             self._pending.add(task)
             task.add_done_callback(self._pending.discard)
@@ -389,7 +398,6 @@ class PartyLinks:
 
     def _new_offer(self) -> Offer:
         return Offer(
-            party=self._settings.party,
             host=self._own_host,
             port=self._own_port,
             key=secrets.token_hex(KEY_BYTES),
@@ -411,10 +419,12 @@ class PartyLinks:
             return "410 Gone", b""  # A newer ring forms.
         return head_of_answer.decode().splitlines()[0].partition(" ")[2], answer
 
-    async def _link(self, gloo: "GlooAddress", peer: Offer, expected: _Expected | None) -> None:
+    async def _link(
+        self, gloo: "GlooAddress", party: str, peer: Offer, expected: _Expected | None
+    ) -> None:
         """Connect Gloo of this worker with that of another party, until one of them ends."""
         try:
-            far = await self._reach(peer, expected)
+            far = await self._reach(party, peer, expected)
             if far is None:
                 # Gloo notices at once by a connection that closes, and later by a time-out.
                 with contextlib.suppress(OSError):
@@ -434,25 +444,25 @@ class PartyLinks:
             if expected is not None:
                 expected.is_over.set()
 
-    async def _reach(self, peer: Offer, expected: _Expected | None) -> Stream | None:
+    async def _reach(self, party: str, peer: Offer, expected: _Expected | None) -> Stream | None:
         """Connect to another party, or wait until it connects; None if that fails."""
         try:
             async with asyncio.timeout(self._settings.forming_seconds):
                 if expected is not None:
                     return await expected.stream
-                holder, key = tls.holder_of_party(peer.party), bytes.fromhex(peer.key)
+                holder, key = tls.holder_of_party(party), bytes.fromhex(peer.key)
                 far = await self._open(peer.host, peer.port, tls.LINK, holder)
                 far.writer.write(key)
                 return far
         except (OSError, WireError, ValueError) as error:
             reason = str(error) or "it does not answer"
             if isinstance(error, ssl.SSLError):
-                reason = tls.refusal(error, f"party {peer.party!r}") or reason
+                reason = tls.refusal(error, f"party {party!r}") or reason
             elif (number := getattr(error, "errno", 0) or 0) in errno.errorcode:
                 reason = os.strerror(number)
             if expected is None:
-                self._unreached[peer.party] = f"{peer.host}:{peer.port}: {reason}"
-            log.warning("no connection with party %r: %s", peer.party, reason)
+                self._unreached[party] = f"{peer.host}:{peer.port}: {reason}"
+            log.warning("no connection with party %r: %s", party, reason)
             return None
 
     async def _serve_link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -462,13 +472,16 @@ class PartyLinks:
                 await tls.accept(writer, self._server)
                 key = (await reader.readexactly(KEY_BYTES)).hex()
         except WireError as error:
-            log.warning("connection refused: %s", error)
+            self._refusals.add(error)
             return
         except (OSError, asyncio.IncompleteReadError) as error:
             log.debug("connection ended: %r", error)
             return
-        expected = self._expected.pop(key, None)
-        if expected is not None and not expected.stream.done():
+        expected, caller = self._expected.get(key), tls.holder(writer)
+        if expected is not None and caller != tls.holder_of_party(expected.party):
+            self._refusals.add(f"{caller} has the key of party {expected.party!r}")
+        elif expected is not None and not expected.stream.done():
+            del self._expected[key]
             self._listener.unauthenticated.leave(writer)
             self._notice_vanished(writer)
             expected.stream.set_result(Stream(reader, writer))

@@ -131,16 +131,20 @@ async def test_parties_with_certificates_form_a_ring_and_meet_at_the_coordinator
     north, south = [await encrypted(job, name).connect() for name in ("north", "south")]
     north.ignores = south.ignores = {"form"}
     await job.until(lambda: north.place and south.place)
-    token, context = north.place["rendezvous_token"], client("north", tls.RENDEZVOUS)
+    token = north.place["rendezvous_token"]
+    assert north.place["parties"] == south.place["parties"] == ["north", "south"]
 
-    async def exchange(rank, parts):
+    async def exchange(name, rank, parts):
+        context = client(name, tls.RENDEZVOUS)
         reader, writer = await asyncio.open_connection("127.0.0.1", job.port, ssl=context)
         with contextlib.closing(writer):
             head = f"POST /{token}:0/global/{rank}/2 HTTP/1.1\r\nContent-Length: {len(parts)}"
             writer.write(f"{head}\r\n\r\n".encode() + parts)
             return (await reader.read()).partition(b"\r\n\r\n")[2]
 
-    assert await asyncio.gather(exchange(0, b"of 0"), exchange(1, b"of 1")) == [b"of 1", b"of 0"]
+    assert await exchange("north", 1, b"lies") == b""
+    answers = asyncio.gather(exchange("north", 0, b"of 0"), exchange("south", 1, b"of 1"))
+    assert await answers == [b"of 1", b"of 0"]
     north.formed()
     south.formed()
     await job.ring(north, south)
@@ -162,6 +166,7 @@ def test_a_token_is_private_and_read_as_it_was_written(tmp_path):
     tokens.issue(tmp_path / "tokens", ["north", "south"])
     path = tmp_path / "tokens" / "north.token"
     assert path.stat().st_mode & 0o077 == 0
+    assert path.parent.stat().st_mode & 0o077 == 0
     token = tokens.read(path)
     assert token.party == "north"
     assert token.secret != tokens.read(tmp_path / "tokens" / "south.token").secret

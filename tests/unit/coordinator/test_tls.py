@@ -2,18 +2,23 @@
 
 import asyncio
 import contextlib
+import gc
+import logging
+import os
 import ssl
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from edl_horovod.coordinator import tls
+from edl_horovod.coordinator import tls, wire
 from edl_horovod.coordinator.wire import Listener, WireError
+from tests.waiting import until
 
 AUTHORITY = tls.new_authority()
 OTHER = tls.new_authority()
 NORTH = tls.sign(AUTHORITY, tls.holder_of_party("north"))
 COORDINATOR = tls.sign(AUTHORITY, tls.COORDINATOR)
+LIMIT = 9
 OLD = timedelta(hours=-1)
 
 
@@ -23,7 +28,7 @@ class Server:
     def __init__(self, identity):
         self._context = tls.context(identity, tls.MESSAGES, tls.LINK, is_server=True)
         self.callers, self.refused = [], []
-        self._listener = Listener(self._serve, max_line_bytes=1000, max_unauthenticated=9)
+        self._listener = Listener(self._serve, max_line_bytes=1000, max_unauthenticated=LIMIT)
 
     async def _serve(self, reader, writer):
         try:
@@ -50,6 +55,10 @@ async def call(port, identity, protocol=tls.MESSAGES):
     )
     with contextlib.closing(writer):
         return tls.holder(writer), await reader.readline()
+
+
+def num_descriptors():
+    return len(os.listdir("/proc/self/fd"))
 
 
 async def refused(port, identity):
@@ -127,6 +136,36 @@ async def test_a_caller_that_says_nothing_is_let_go(monkeypatch):
         with contextlib.closing(writer):
             assert await reader.read() == b""
     assert server.callers == []
+
+
+async def test_silent_callers_above_the_limit_are_let_go_without_an_error(caplog):
+    async with Server(COORDINATOR) as server, contextlib.AsyncExitStack() as stack:
+        readers = []
+        for _ in range(LIMIT + 3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            stack.enter_context(contextlib.closing(writer))
+            readers.append(reader)
+            await asyncio.sleep(0.01)  # Its handshake has begun.
+        async with asyncio.timeout(2):
+            for reader in readers[:3]:
+                with contextlib.suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+        assert not any(reader.at_eof() for reader in readers[3:])
+        assert await call(server.port, NORTH) == (tls.COORDINATOR, b"hello\n")
+    gc.collect()  # So that errors of tasks are logged.
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_a_connection_that_ended_is_closed_although_its_caller_does_not_read(monkeypatch):
+    monkeypatch.setattr(wire, "CLOSE_SECONDS", 0.1)
+    async with Server(COORDINATOR) as server:
+        context, before = tls.context(NORTH, tls.MESSAGES), num_descriptors()
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+        writer.transport.pause_reading()
+        await until(lambda: server.callers)
+        async with asyncio.timeout(10):
+            await until(lambda: num_descriptors() == before + 1)  # The caller's own.
+        writer.transport.abort()
 
 
 def test_a_certificate_says_when_it_ends():

@@ -63,6 +63,36 @@ def test_an_interrupted_write_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def mode_of(path):
+    return path.stat().st_mode & 0o777
+
+
+def test_a_private_file_is_private_from_the_beginning(tmp_path, monkeypatch):
+    first_modes, change = [], os.fchmod
+
+    def fchmod(descriptor, mode):
+        first_modes.extend(mode_of(path) for path in tmp_path.iterdir())
+        change(descriptor, mode)
+
+    monkeypatch.setattr(os, "fchmod", fchmod)
+    former = os.umask(0)
+    try:
+        write_text(tmp_path / "token", "secret", is_private=True)
+    finally:
+        os.umask(former)
+    assert {mode_of(tmp_path / "token"), *first_modes} == {0o600}
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(None, 0o600), (0o644, 0o644)])
+def test_a_mode_holds_in_spite_of_the_umask(tmp_path, mode, expected):
+    former = os.umask(0o077)
+    try:
+        write_bytes(tmp_path / "file", [b"x"], mode=mode)
+    finally:
+        os.umask(former)
+    assert mode_of(tmp_path / "file") == expected
+
+
 def test_a_missing_directory_is_told(tmp_path):
     with pytest.raises(FileNotFoundError):
         write_text(tmp_path / "no" / "file", "x")

@@ -65,8 +65,9 @@ def test_without_encryption_the_coordinator_does_not_listen_to_all_networks(tmp_
     plan = find("local").plan(coordinator(tmp_path, "federated.listen=10.0.0.1:7100", bare))
     assert "10.0.0.1" in str(plan.coordinator)
     assert tokens.AUTHORITY not in str(plan.coordinator)
-    with pytest.raises(ConfigError, match=r"federated.listen"):
-        find("local").plan(coordinator(tmp_path, "federated.listen=0.0.0.0:7100", bare))
+    for host in ("0.0.0.0", "0", "0x0", "00.0.0.0"):
+        with pytest.raises(ConfigError, match=r"federated.listen"):
+            find("local").plan(coordinator(tmp_path, f"federated.listen={host}:7100", bare))
 
 
 @pytest.mark.parametrize("is_bare", [False, True])
@@ -140,6 +141,7 @@ def test_the_command_of_a_party_takes_a_file_of_settings_and_shows_its_plan(tmp_
     [
         (["model_def=m", "data=d", "output=o"], 2, "--join"),
         (["--join", "here", "federated.rounds=2"], 2, "HOST:PORT"),
+        (["--join", "127.0.0.1:65536", "federated.rounds=2"], 2, "HOST:PORT"),
         (["--join", "127.0.0.1:1"], 2, "federated.rounds"),
     ],
 )

@@ -25,6 +25,7 @@ from tests.waiting import until
 
 AUTHORITY, OTHER = tls.new_authority(), tls.new_authority()
 FORMING_SECONDS = 2.0
+PAIR = ("north", "south")
 
 
 def links_of(party, port, *, authority=AUTHORITY, lifetime=tls.LIFETIME, trusted=AUTHORITY):
@@ -119,8 +120,10 @@ class Training:
         await asyncio.gather(*(asyncio.to_thread(links.close) for links in self._links))
         self.server.listener.close()
 
-    def rendezvous(self):
-        return Rendezvous("127.0.0.1", wait_seconds=FORMING_SECONDS, shared=self.server)
+    def rendezvous(self, names=PAIR):
+        return Rendezvous(
+            "127.0.0.1", wait_seconds=FORMING_SECONDS, shared=self.server, parties=names
+        )
 
     async def party(self, name, **more):
         links = links_of(name, self.port, **more)
@@ -133,11 +136,11 @@ class Training:
         self._gloos.append(Gloo(rank, size))
         return self._gloos[-1]
 
-    async def ring(self, *parties):
+    async def ring(self, *parties, names=PAIR):
         """Form a ring of parties; returns their stand-ins for Gloo."""
-        async with self.rendezvous() as rendezvous:
+        async with self.rendezvous(names) as rendezvous:
             gloos = [self.gloo(rank, len(parties)) for rank in range(len(parties))]
-            ports = [await begin(links, rendezvous) for links in parties]
+            ports = [await begin(links, rendezvous, names) for links in parties]
             pairs = zip(gloos, ports, strict=True)
             answers = await asyncio.gather(*(g.exchange(p, rendezvous.token) for g, p in pairs))
             await asyncio.gather(*(gloo.accept() for gloo in gloos))
@@ -149,7 +152,7 @@ class Training:
         return gloos
 
 
-async def begin(links, rendezvous):
+async def begin(links, rendezvous, names=PAIR):
     """Begin to form a ring; returns the port of the party's own rendezvous."""
     ranks = dict.fromkeys(
         ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"), 0
@@ -163,6 +166,7 @@ async def begin(links, rendezvous):
         rendezvous_address="nowhere.invalid",
         rendezvous_port=0,
         rendezvous_token=rendezvous.token,
+        parties=names,
     )
     place = await asyncio.to_thread(links.place, place)
     assert place.rendezvous_address == "127.0.0.1"
@@ -179,8 +183,8 @@ def training(tmp_path):
 
 
 async def test_each_pair_of_members_is_connected_in_both_directions(training):
-    parties = [await training.party(name) for name in ("north", "south", "west")]
-    gloos = await training.ring(*parties)
+    names = ("north", "south", "west")
+    gloos = await training.ring(*[await training.party(name) for name in names], names=names)
     data = {
         (gloo.rank, other): bytes([gloo.rank, other]) * (1 << 20)
         for gloo in gloos
@@ -236,17 +240,18 @@ async def test_a_request_without_the_token_of_the_ring_is_not_sent_on(training):
         assert await training.gloo(0, 2).exchange(port, "0" * 32) == (400, [])
 
 
-async def raw_offer(training, rendezvous, offer):
-    """Take part as rank 0 of two by hand, with an offer."""
-    identity = tls.sign(AUTHORITY, tls.holder_of_party("hand"))
+async def raw_offer(training, rendezvous, offer, *, holder="north", rank=0):
+    """Ask by hand with an offer, as one of two ranks; the status, 0 for none, and the answer."""
+    identity = tls.sign(AUTHORITY, tls.holder_of_party(holder))
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", training.port, ssl=tls.context(identity, tls.RENDEZVOUS)
     )
     try:
         body = offer.encode()
-        head = f"POST /{rendezvous.token}:0/global/0/2 HTTP/1.1\r\nContent-Length: {len(body)}"
+        head = f"POST /{rendezvous.token}:0/global/{rank}/2 HTTP/1.1\r\nContent-Length: {len(body)}"
         writer.write(f"{head}\r\n\r\n".encode() + body)
-        return (await reader.read()).partition(b"\r\n\r\n")[2]
+        head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
+        return int(head.split()[1]) if head else 0, answer
     finally:
         writer.transport.abort()
 
@@ -255,7 +260,7 @@ async def test_a_party_that_cannot_be_reached_is_named_and_gloo_need_not_wait(tr
     south = await training.party("south")
     async with training.rendezvous() as rendezvous:
         gloo, port = training.gloo(1, 2), await begin(south, rendezvous)
-        closed = Offer(party="north", host="127.0.0.1", port=free_port(), key="00" * 16)
+        closed = Offer(host="127.0.0.1", port=free_port(), key="00" * 16)
         _, (status, _) = await asyncio.gather(
             raw_offer(training, rendezvous, closed), gloo.exchange(port, rendezvous.token)
         )
@@ -274,15 +279,64 @@ async def test_a_party_does_not_talk_to_another_that_answers_in_its_place(traini
     async with training.rendezvous() as rendezvous:
         await begin(west, rendezvous)
         gloo, port = training.gloo(1, 2), await begin(south, rendezvous)
-        caught = west._new_offer()
-        taken = Offer(party="north", host=caught.host, port=caught.port, key=caught.key)
         await asyncio.gather(
-            raw_offer(training, rendezvous, taken), gloo.exchange(port, rendezvous.token)
+            raw_offer(training, rendezvous, west._new_offer()),
+            gloo.exchange(port, rendezvous.token),
         )
         await gloo.accept()
         async with asyncio.timeout(5):
             assert await gloo.peers[0][0].read() == b""
     assert "edl:party:west" in str(south.explained(CollectiveFailed("closed")))
+
+
+async def test_no_party_asks_the_rendezvous_for_another(training):
+    offers = {n: Offer(host=n, port=1, key="00" * 16) for n in ("north", "forged", "south")}
+    async with training.rendezvous() as rendezvous:
+
+        async def ask(offer, **more):
+            return await raw_offer(training, rendezvous, offers[offer], **more)
+
+        assert await ask("forged", holder="south", rank=0) == (0, b"")
+        assert await ask("forged", holder="west", rank=1) == (0, b"")
+        north = asyncio.create_task(ask("north"))
+        await asyncio.sleep(0.1)
+        assert await ask("forged") == (409, b"")
+        assert await ask("south", holder="south", rank=1) == (200, offers["north"].encode())
+        assert await north == (200, offers["south"].encode())
+        assert await ask("forged") == (409, b"")
+        assert await ask("forged", holder="west") == (0, b"")
+
+
+async def test_a_key_is_of_no_use_to_another_party_than_the_one_it_is_for(training):
+    north = await training.party("north")
+    async with training.rendezvous() as rendezvous:
+        gloo, port = training.gloo(0, 2), await begin(north, rendezvous)
+        own = Offer(host="127.0.0.1", port=1, key="00" * 16)
+        (status, answer), _ = await asyncio.gather(
+            raw_offer(training, rendezvous, own, holder="south", rank=1),
+            gloo.exchange(port, rendezvous.token),
+        )
+        assert status == 200
+        offer = Offer.decode(answer)
+
+        async def call(holder):
+            identity = tls.sign(AUTHORITY, tls.holder_of_party(holder))
+            reader, writer = await asyncio.open_connection(
+                offer.host, offer.port, ssl=tls.context(identity, tls.LINK)
+            )
+            writer.write(bytes.fromhex(offer.key))
+            return reader, writer
+
+        reader, writer = await call("west")
+        with contextlib.closing(writer):
+            async with asyncio.timeout(5):
+                assert await reader.read() == b""
+        reader, writer = await call("south")
+        with contextlib.closing(writer):
+            await gloo.accept()
+            gloo.peers[1][1].write(b"for south")
+            async with asyncio.timeout(5):
+                assert await reader.readexactly(9) == b"for south"
 
 
 class Damaged(Offer):
@@ -295,7 +349,7 @@ async def test_a_damaged_offer_fails_the_ring_and_not_the_party(training, kind, 
     south = await training.party("south")
     async with training.rendezvous() as rendezvous:
         gloo, port = training.gloo(1, 2), await begin(south, rendezvous)
-        offer = kind(party="north", host="127.0.0.1", port=1, key="no key")
+        offer = kind(host="127.0.0.1", port=1, key="no key")
         _, (found, _) = await asyncio.gather(
             raw_offer(training, rendezvous, offer), gloo.exchange(port, rendezvous.token)
         )
@@ -320,6 +374,23 @@ async def test_a_connection_with_an_unknown_key_is_closed(training):
             writer.write(b"k" * 16)
             async with asyncio.timeout(5):
                 assert await reader.read() == b""
+
+
+async def test_thousands_of_refused_callers_do_not_fill_the_log(training, caplog):
+    north = await training.party("north")
+    stranger = tls.sign(OTHER, tls.holder_of_party("south"))
+    authority = tls.sign(AUTHORITY, tls.COORDINATOR).authority
+    identity = tls.Identity(certificate=stranger.certificate, key=stranger.key, authority=authority)
+    async with training.rendezvous() as rendezvous:
+        await begin(north, rendezvous)
+        offer = north._new_offer()
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection(
+                offer.host, offer.port, ssl=tls.context(identity, tls.LINK)
+            )
+            with contextlib.closing(writer), contextlib.suppress(OSError):
+                await reader.read()
+    assert len([record for record in caplog.records if "refused" in record.message]) == 1
 
 
 @pytest.mark.parametrize(
@@ -360,7 +431,17 @@ async def test_a_lost_coordinator_is_an_error_that_passes(training):
     await asyncio.to_thread(links.close)
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"party": 1, "host": "h", "port": "x"}'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"host": "h", "port": 1}',
+        b'{"host": "h", "key": "00", "port": 0}',
+        b'{"host": "h", "key": "00", "port": 65536}',
+    ],
+)
 def test_what_is_no_offer_is_refused(data):
     with pytest.raises(ValueError, match=r"offer|JSON|Expecting"):
         Offer.decode(data)
