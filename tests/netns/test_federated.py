@@ -150,12 +150,11 @@ def test_a_stranger_sees_neither_weights_nor_names_unless_it_is_bare(lab, tmp_pa
     seen = {
         "names": b"planted-marker" in packets,
         "messages": b'"kind":"hello"' in packets,
-        "settings": b"train.learning_rate" in packets,
         "weights": any(value in packets for value in federation.weights(north)),
         "records": b"note-of" in packets or b"folder-of" in packets,
     }
     is_seen = not is_encrypted
-    expected = dict.fromkeys(("names", "messages", "settings", "weights"), is_seen)
+    expected = dict.fromkeys(("names", "messages", "weights"), is_seen)
     assert seen == {**expected, "records": False}
 
 
