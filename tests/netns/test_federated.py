@@ -152,10 +152,12 @@ def test_a_stranger_sees_neither_weights_nor_names_unless_it_is_bare(lab, tmp_pa
         "messages": b'"kind":"hello"' in packets,
         "weights": any(value in packets for value in federation.weights(north)),
         "records": b"note-of" in packets or b"folder-of" in packets,
+        # Parties compare theirs as numbers.
+        "settings": b"learning_rate" in packets,
     }
     is_seen = not is_encrypted
     expected = dict.fromkeys(("names", "messages", "weights"), is_seen)
-    assert seen == {**expected, "records": False}
+    assert seen == {**expected, "records": False, "settings": False}
 
 
 def test_a_party_whose_host_hangs_is_left_out_and_comes_back(lab, tmp_path):
