@@ -91,7 +91,6 @@ class PrivacyAccount:
             OutputError: It cannot be written.
         """
         config, steps = self._config, self._rounds.local_steps(number)
-        # A spare worker may have been started long before it takes over.
         (spent, others), passes = self._read(), self._passes_begun(steps)
         spent = _Spent(
             self._training, spent.passes + passes, spent.mu_squared + passes / config.noise**2

@@ -12,7 +12,9 @@ import yaml
 from edl_horovod import trained_model
 from edl_horovod.job import events
 from edl_horovod.trained_model.params import read_params
+from tests import ibm_fl
 from tests.frameworks import FRAMEWORKS, NEEDS_KERAS
+from tests.ibm_fl import changed
 from tests.integration.conftest import REPOSITORY, run_script
 from tests.ports import free_port
 
@@ -304,8 +306,8 @@ def write_digits(folder, num_parties):
     np.savez(folder / "test.npz", x_train=x[1440:], y_train=y[1440:])
 
 
-def sections_of_ibm_fl(folder, port):
-    """The aggregator's file and that of each of three parties, as IBM FL's examples have them."""
+def write_keras_file(path):
+    """A compiled model for the digits, as Keras 2 writes it."""
     from tests import keras_files as keras_2
 
     random = np.random.default_rng(1)
@@ -325,63 +327,7 @@ def sections_of_ibm_fl(folder, port):
         "loss": "sparse_categorical_crossentropy",
         "metrics": ["accuracy"],
     }
-    keras_2.write_h5(folder / "compiled_keras.h5", config, weights, compiled=compiled)
-
-    def connection(number):
-        return {
-            "info": {"ip": "127.0.0.1", "port": number, "tls_config": {"enable": False}},
-            "name": "FlaskConnection",
-            "path": "ibmfl.connection.flask_connection",
-            "sync": False,
-        }
-
-    aggregator = {
-        "connection": connection(port),
-        "fusion": {
-            "name": "IterAvgFusionHandler",
-            "path": "ibmfl.aggregator.fusion.iter_avg_fusion_handler",
-        },
-        "hyperparams": {
-            "global": {
-                "max_timeout": 60,
-                "num_parties": 3,
-                "perc_quorum": 1.0,
-                "rounds": 40,
-                "termination_accuracy": 0.85,
-            },
-            "local": {"optimizer": {"lr": 0.1}, "training": {"epochs": 2, "batch_size": 32}},
-        },
-        "protocol_handler": {
-            "name": "ProtoHandler",
-            "path": "ibmfl.aggregator.protohandler.proto_handler",
-        },
-    }
-    parties = [
-        {
-            "aggregator": {"ip": "127.0.0.1", "port": port},
-            "connection": connection(8085 + party),
-            "data": {
-                "info": {"npz_file": f"data_party{party}.npz"},
-                "name": "MnistKerasDataHandler",
-                "path": "ibmfl.util.data_handlers.mnist_keras_data_handler",
-            },
-            "local_training": {
-                "name": "LocalTrainingHandler",
-                "path": "ibmfl.party.training.local_training_handler",
-            },
-            "model": {
-                "name": "KerasFLModel",
-                "path": "ibmfl.model.keras_fl_model",
-                "spec": {"model_definition": "compiled_keras.h5", "model_name": "keras-mlp"},
-            },
-            "protocol_handler": {
-                "name": "PartyProtocolHandler",
-                "path": "ibmfl.party.party_protocol_handler",
-            },
-        }
-        for party in range(3)
-    ]
-    return aggregator, parties
+    keras_2.write_h5(path, config, weights, compiled=compiled)
 
 
 @NEEDS_KERAS
@@ -389,9 +335,18 @@ def sections_of_ibm_fl(folder, port):
 def test_files_of_ibm_fl_train_with_three_parties(tmp_path):
     write_digits(tmp_path, 3)
     port = free_port()
-    aggregator, parties = sections_of_ibm_fl(tmp_path, port)
+    write_keras_file(tmp_path / "compiled_keras.h5")
+    aggregator = changed(ibm_fl.AGGREGATOR, "connection.info.port", port)
+    wanted = {"perc_quorum": 1.0, "rounds": 40, "termination_accuracy": 0.85}
+    for key, value in wanted.items():
+        aggregator = changed(aggregator, f"hyperparams.global.{key}", value)
+    local = {"optimizer": {"lr": 0.1}, "training": {"epochs": 2, "batch_size": 32}}
+    aggregator = changed(aggregator, "hyperparams.local", local)
     (tmp_path / "config_agg.yml").write_text(yaml.safe_dump(aggregator))
-    for number, sections in enumerate(parties):
+    for number in range(3):
+        sections = changed(ibm_fl.PARTY, "aggregator.port", port)
+        sections = changed(sections, "data.info.npz_file", f"data_party{number}.npz")
+        sections = changed(sections, "model.spec.model_definition", "compiled_keras.h5")
         (tmp_path / f"config_party{number}.yml").write_text(yaml.safe_dump(sections))
     script = """
         edl import-ibm-fl config_agg.yml > coordinator.yaml

@@ -1,6 +1,5 @@
 """Settings from the files of IBM Federated Learning: what they become, and what is refused."""
 
-import copy
 from pathlib import Path
 
 import pytest
@@ -11,73 +10,7 @@ from edl_horovod.config.compose import compose
 from edl_horovod.config.conf_files import ConfigFiles
 from edl_horovod.config.ibm_fl import settings_of_coordinator, settings_of_party
 from edl_horovod.errors import ConfigError
-
-AGGREGATOR = {
-    "connection": {
-        "info": {"ip": "127.0.0.1", "port": 5000, "tls_config": {"enable": False}},
-        "name": "FlaskConnection",
-        "path": "ibmfl.connection.flask_connection",
-        "sync": False,
-    },
-    "fusion": {
-        "name": "IterAvgFusionHandler",
-        "path": "ibmfl.aggregator.fusion.iter_avg_fusion_handler",
-    },
-    "hyperparams": {
-        "global": {
-            "max_timeout": 60,
-            "num_parties": 3,
-            "perc_quorum": 0.75,
-            "rounds": 4,
-            "termination_accuracy": 0.9,
-        },
-        "local": {"optimizer": {"lr": 0.01}, "training": {"epochs": 2, "batch_size": 16}},
-    },
-    "protocol_handler": {
-        "name": "ProtoHandler",
-        "path": "ibmfl.aggregator.protohandler.proto_handler",
-    },
-}
-PARTY = {
-    "aggregator": {"ip": "127.0.0.1", "port": 5000},
-    "connection": {
-        "info": {"ip": "127.0.0.1", "port": 8085, "tls_config": {"enable": False}},
-        "name": "FlaskConnection",
-        "path": "ibmfl.connection.flask_connection",
-        "sync": False,
-    },
-    "data": {
-        "info": {"npz_file": "data/party0.npz"},
-        "name": "MnistKerasDataHandler",
-        "path": "ibmfl.util.data_handlers.mnist_keras_data_handler",
-    },
-    "local_training": {
-        "name": "LocalTrainingHandler",
-        "path": "ibmfl.party.training.local_training_handler",
-    },
-    "model": {
-        "name": "KerasFLModel",
-        "path": "ibmfl.model.keras_fl_model",
-        "spec": {"model_definition": "files/compiled_keras.h5", "model_name": "keras-cnn"},
-    },
-    "protocol_handler": {
-        "name": "PartyProtocolHandler",
-        "path": "ibmfl.party.party_protocol_handler",
-    },
-}
-
-
-def changed(sections, path, value):
-    """The sections with another value at `a.b.c`; None removes it."""
-    sections = copy.deepcopy(sections)
-    *parents, key = path.split(".")
-    section = sections
-    for parent in parents:
-        section = section.setdefault(parent, {})
-    section.pop(key, None)
-    if value is not None:
-        section[key] = value
-    return sections
+from tests.ibm_fl import AGGREGATOR, PARTY, changed
 
 
 @pytest.fixture
