@@ -266,7 +266,7 @@ class PartyLinks:
             for_caller, for_proxy = socket.socketpair()
             near = Stream(*await asyncio.open_unix_connection(sock=for_proxy))
         except BaseException:
-            far.writer.transport.abort()
+            wire.abort(far.writer)
             raise
         near.writer.write(first)
         self._local_host = far.writer.get_extra_info("sockname")[0]
@@ -323,7 +323,7 @@ class PartyLinks:
                 )
             )
         if (shown := tls.holder(stream.writer)) != holder:
-            stream.writer.transport.abort()
+            wire.abort(stream.writer)
             raise WireError(f"{host}:{port} has the certificate of {shown}, not of {holder}")
         self._notice_vanished(stream.writer)
         return stream
@@ -414,7 +414,7 @@ class PartyLinks:
                 await far.writer.drain()
                 head_of_answer, _, answer = (await far.reader.read()).partition(b"\r\n\r\n")
             finally:
-                far.writer.transport.abort()
+                wire.abort(far.writer)
         if not head_of_answer:
             return "410 Gone", b""  # A newer ring forms.
         return head_of_answer.decode().splitlines()[0].partition(" ")[2], answer
@@ -439,7 +439,7 @@ class PartyLinks:
             except ConnectionRefusedError:
                 pass  # This worker has given the ring up.
             finally:
-                far.writer.transport.abort()
+                wire.abort(far.writer)
         finally:
             if expected is not None:
                 expected.is_over.set()
@@ -552,4 +552,4 @@ async def _close(writer: asyncio.StreamWriter) -> None:
     except OSError:
         pass
     finally:
-        writer.transport.abort()
+        wire.abort(writer)

@@ -15,6 +15,7 @@ from edl_horovod.config.schema import (
     LaunchConfig,
     TrainConfig,
 )
+from edl_horovod.coordinator import wire
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import CoordinatorSettings, Timings
 from edl_horovod.coordinator.wire import Channel, greeting, new_nonce
@@ -86,7 +87,7 @@ class FakeWorker:
 
     def hang_up(self):
         if self._writer is not None:
-            self._writer.transport.abort()
+            wire.abort(self._writer)
 
     @property
     def is_connected(self):

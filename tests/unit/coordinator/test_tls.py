@@ -165,7 +165,7 @@ async def test_a_connection_that_ended_is_closed_although_its_caller_does_not_re
         await until(lambda: server.callers)
         async with asyncio.timeout(10):
             await until(lambda: num_descriptors() == before + 1)  # The caller's own.
-        writer.transport.abort()
+        wire.abort(writer)
 
 
 def test_a_certificate_says_when_it_ends():
