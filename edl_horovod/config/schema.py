@@ -98,6 +98,9 @@ class EarlyStoppingConfig:
 
     def __post_init__(self) -> None:
         check_least("train.early_stopping", self, patience=1, min_delta=0)
+        is_used = self.threshold is None or bool(self.metric)
+        rule = "needs train.early_stopping.metric"
+        check(is_used, "train.early_stopping.threshold", self.threshold, rule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,8 +281,10 @@ class PrivacyConfig:
             check(is_usable, f"{section}.{key}", value, rule)
         rule = "must be above 0 and below 1"
         check(0 < self.delta < 1, f"{section}.delta", self.delta, rule)
-        is_used = self.clip > 0 or self.max_epsilon == 0
-        check(is_used, f"{section}.max_epsilon", self.max_epsilon, f"needs {section}.clip")
+        for key in ("delta", "max_epsilon"):
+            value, default = getattr(self, key), getattr(PrivacyConfig, key)
+            is_used = self.clip > 0 or value == default
+            check(is_used, f"{section}.{key}", value, f"needs {section}.clip")
 
 
 def _port_of(address: str) -> int:
@@ -349,6 +354,9 @@ class FederatedConfig:
             )
         is_above = self.secure_range > 0 and math.isfinite(self.secure_range)
         check(is_above, "federated.secure_range", self.secure_range, "must be above 0")
+        is_used = self.secure_sums or self.secure_range == FederatedConfig.secure_range
+        rule = "needs federated.secure_sums"
+        check(is_used, "federated.secure_range", self.secure_range, rule)
         is_one = not self.local_steps or self.local_epochs == 1
         rule = "must be left out with federated.local_steps"
         check(is_one, "federated.local_epochs", self.local_epochs, rule)
@@ -652,6 +660,8 @@ class JobConfig:
             clip = federated.privacy.clip
             check(clip == 0, "federated.privacy.clip", clip, "needs federated.rounds")
             return
+        is_used = bool(self.validation_data) or not federated.share_metrics
+        check(is_used, "federated.share_metrics", True, "needs validation_data")
         train, elastic = self.train, self.elastic
         instead = "must be left out: federated.rounds is the length of a federated training"
         check(train.epochs == 1, "train.epochs", train.epochs, instead)

@@ -515,9 +515,14 @@ def evaluation_of(*parties, numbers):
     return each(range(len(parties)), evaluate)
 
 
+def sharing(name, share):
+    federated = FederatedConfig(party=name, rounds=2, share_metrics=share)
+    return training(BATCH, federated=federated, validation_data="numbers:4")
+
+
 def test_the_others_see_the_metrics_of_a_party_only_with_its_consent():
     parties = [
-        Party(training(BATCH, federated=FederatedConfig(party=name, rounds=2, share_metrics=share)))
+        Party(sharing(name, share))
         for name, share in (("north", True), ("south", False), ("west", True))
     ]
     for seen in evaluation_of(*parties, numbers=[1.0, 3.0, 5.0]):
@@ -526,9 +531,9 @@ def test_the_others_see_the_metrics_of_a_party_only_with_its_consent():
 
 @pytest.mark.parametrize("share", [True, False])
 def test_a_party_alone_sees_what_it_shares(share):
-    job = training(BATCH, federated=FederatedConfig(party="north", rounds=2, share_metrics=share))
     sums = EvaluationSums(2.0, 1.0, 2.0, np.array([1.0]))
-    seen = Party(job).evaluations(sums, World(rank=0, size=1, generation=1), None)
+    alone = World(rank=0, size=1, generation=1)
+    seen = Party(sharing("north", share)).evaluations(sums, alone, None)
     assert list(seen) == (["north"] if share else [])
 
 
@@ -600,6 +605,9 @@ def test_a_party_adapts_no_model_to_its_own_data(run, tmp_path):
         ({"federated": {"round_seconds": -1.0}}, "federated.round_seconds"),
         ({"federated": {"rounds": 0, "local_variables": ["a"]}}, "federated.local_variables"),
         ({"federated": {"rounds": 0, "share_metrics": True}}, "federated.share_metrics"),
+        ({"federated": {"share_metrics": True}}, "federated.share_metrics needs validation_data"),
+        ({"federated": {"secure_range": 2.0}}, "federated.secure_range"),
+        ({"elastic": {"spares": 1}}, "elastic.spares"),
         ({"federated": {"rounds": 0, "proximal_mu": 0.1}}, "federated.proximal_mu"),
         ({"federated": {"rounds": 0, "weighting": "equal"}}, "federated.weighting"),
     ],
@@ -610,6 +618,7 @@ def test_settings_that_do_not_fit_a_federated_training_are_refused(settings, key
             BATCH,
             settings.get("train"),
             launch=settings.get("launch", LaunchConfig()),
+            elastic=ElasticConfig(**settings.get("elastic", {})),
             federated=FederatedConfig(**{"rounds": 2, **settings.get("federated", {})}),
         )
 

@@ -238,6 +238,7 @@ def test_a_party_that_cannot_write_its_account_computes_nothing(run, accounts, t
         ({"clip": 1.0, "noise": 1.0, "delta": 0.0}, {}, "federated.privacy.delta"),
         ({"clip": 1.0, "noise": 1.0, "delta": 1.0}, {}, "federated.privacy.delta"),
         ({"max_epsilon": 1.0}, {}, "federated.privacy.max_epsilon"),
+        ({"delta": 1e-6}, {}, "federated.privacy.delta"),
         ({"clip": 1.0, "noise": 1.0}, {"rounds": 0}, "federated.privacy.clip"),
         ({"clip": 1.0, "noise": 1.0}, {"compile": True}, "train.compile"),
         ({"clip": 1.0, "noise": 1.0}, {"class_weight": [1.0, 2.0]}, "train.class_weight"),
