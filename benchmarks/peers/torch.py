@@ -23,6 +23,7 @@ from benchmarks.side import Numbers, StepClock, Work
 from benchmarks.stamps import Stamper, write_memory
 
 CHECKPOINT_STEPS = 50
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
@@ -187,7 +188,7 @@ def _make(name: str, threads: int | None = None) -> tuple[nn.Module, torch.optim
     torch.set_num_threads(threads or int(os.environ["OMP_NUM_THREADS"]))
     torch.manual_seed(0)
     make_network, make_optimizer, learning_rate = MODELS[name]
-    network = make_network()
+    network = make_network().to(DEVICE)
     return network, make_optimizer(network.parameters(), learning_rate)
 
 
@@ -230,7 +231,7 @@ def _train_on(
 ) -> None:
     """A step; returns when its loss is there."""
     optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(model(pictures), labels)
+    loss = nn.functional.cross_entropy(model(pictures.to(DEVICE)), labels.to(DEVICE))
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     loss.item()

@@ -31,6 +31,7 @@ __all__ = [
     "PendingCollectives",
     "TorchCollectives",
     "catch_failures",
+    "sendable",
     "sum_compressed",
     "sum_in_place",
 ]
@@ -43,6 +44,8 @@ Collective: TypeAlias = Generator[int, Any, None]
 _COMPRESSED_DTYPES: dict[Compression, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _TRANSFER_DTYPE = torch.int16
 """Horovod copies integers unchanged; it does not support bfloat16, and sums float16 in float16."""
+_TAKES_GPU_TENSORS = bool(hvd.cuda_built() or hvd.rocm_built())
+"""False where Horovod was built on a machine without CUDA's toolkit."""
 
 
 class TorchCollectives(PackedBroadcasts):
@@ -184,7 +187,22 @@ def sum_in_place(values: torch.Tensor, name: str) -> Collective:
         values: float32, float64 or int64, contiguous, with the same shape on all ranks.
         name: Pairs the calls of the ranks.
     """
-    yield hvd.allreduce_async_(values, op=hvd.Sum, name=name)
+    sent = sendable(values)
+    yield hvd.allreduce_async_(sent, op=hvd.Sum, name=name)
+    if sent is not values:
+        values.copy_(sent)
+
+
+def sendable(values: torch.Tensor) -> torch.Tensor:
+    """The values where Horovod can send them: on the CPU if it was built without CUDA.
+
+    That waits until they are computed.
+    """
+    if values.device.type == "cpu" or _TAKES_GPU_TENSORS:
+        return values
+    # Copies to memory that stays in place take a fraction of the time; PyTorch keeps it for later.
+    on_cpu = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    return on_cpu.copy_(values)
 
 
 def sum_compressed(values: torch.Tensor, name: str, compression: Compression) -> Collective:
@@ -204,7 +222,7 @@ def sum_compressed(values: torch.Tensor, name: str, compression: Compression) ->
     base, remainder = divmod(len(values), num_ranks)
     lengths = [base + (rank < remainder) for rank in range(num_ranks)]
     splits = torch.tensor(lengths, dtype=torch.int32)
-    compressed = _compress(values, compression, num_ranks)
+    compressed = sendable(_compress(values, compression, num_ranks))
     parts, _ = yield hvd.alltoall_async(compressed, splits, name=f"{name}.parts")
     total = _decompress(parts, compression).reshape(num_ranks, len(parts) // num_ranks).sum(0)
     gathered = yield hvd.allgather_async(_compress(total, compression), name=f"{name}.whole")
@@ -219,7 +237,10 @@ def _tensor_of(rows: Rows) -> torch.Tensor:
 
 def _broadcast(values: torch.Tensor, root: int, name: str) -> Collective:
     """Replace a rank's values by those of the rank `root`."""
-    yield hvd.broadcast_async_(values, root, name=name)
+    sent = sendable(values)
+    yield hvd.broadcast_async_(sent, root, name=name)
+    if sent is not values:
+        values.copy_(sent)
 
 
 def _run(begin: Callable[..., int], *args: Any, **kwargs: Any) -> Any:

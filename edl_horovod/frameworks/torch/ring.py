@@ -26,6 +26,7 @@ from edl_horovod.frameworks.torch.collectives import (
     Collective,
     PendingCollectives,
     TorchCollectives,
+    sendable,
     sum_compressed,
     sum_in_place,
 )
@@ -349,7 +350,7 @@ class _RowSum:
             factor: The gradient is multiplied by it.
         """
         self.name = f"{NAME}.rows.{name}"
-        self._shape, self._dtype = parameter.shape, parameter.dtype
+        self._shape, self._dtype, self._device = parameter.shape, parameter.dtype, parameter.device
         self._width = parameter[:1].numel()
         gradient = parameter.grad
         if gradient is None:
@@ -362,9 +363,9 @@ class _RowSum:
             indices = torch.arange(len(parameter), device=parameter.device)
             values = gradient.detach()
         wire_dtype = _WIRE_DTYPES[self._dtype]
-        self._indices = indices.contiguous()
+        self._indices = sendable(indices.contiguous())
         rows = values.reshape(len(indices), self._width).to(wire_dtype)
-        self._values = rows.contiguous() * factor
+        self._values = sendable(rows.contiguous() * factor)
 
     @property
     def num_rows(self) -> int:
@@ -399,9 +400,10 @@ class _RowSum:
     def total(self) -> torch.Tensor:
         """Return the sum as a coalesced sparse tensor of the parameter's type."""
         values = self._values.reshape(-1, *self._shape[1:]).to(self._dtype)
-        return torch.sparse_coo_tensor(
+        total = torch.sparse_coo_tensor(
             self._indices[None], values, self._shape, is_coalesced=True, check_invariants=False
         )
+        return total.to(self._device)
 
 
 FRAMEWORK: Framework = TorchFramework(HOROVOD, TorchCollectives(), Reducer)
