@@ -317,6 +317,9 @@ class Framework(Protocol):
         """Select the device of a slot and seed the random numbers, before user code runs.
 
         Returns the number of visible GPUs.
+
+        Raises:
+            ConfigError: Slots share a GPU, and this Horovod reduces by NCCL.
         """
 
     def use_precision(self, precision: Precision) -> None:

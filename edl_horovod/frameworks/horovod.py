@@ -19,6 +19,7 @@ from horovod.common.exceptions import HorovodInternalError
 
 from edl_horovod.coordinator.messages import RANK_FIELDS, Place
 from edl_horovod.coordinator.wire import VANISHED_SECONDS
+from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.world import World
 
@@ -115,6 +116,26 @@ class Horovod:
     def has_mpi(self) -> bool:
         """Whether this Horovod was built with MPI."""
         return bool(self._hvd.mpi_built())
+
+    def require_gpu_of_its_own(self, slot: int, num_gpus: int) -> None:
+        """Check that NCCL, if this Horovod reduces by it, finds a GPU for each slot of this host.
+
+        It refuses ranks that share one, and a ring would try to form again and again.
+
+        Args:
+            slot: This worker's slot.
+            num_gpus: The GPUs that this worker sees.
+
+        Raises:
+            ConfigError: There are fewer GPUs than slots.
+        """
+        if num_gpus and slot >= num_gpus and self._hvd.nccl_built():
+            raise ConfigError(
+                "This Horovod reduces by NCCL, which needs a GPU for each slot of a host.",
+                received=f"slot {slot}, counted from 0, and GPUs: {num_gpus}",
+                hint="Give each host as many slots as it has GPUs (launch.np, elastic.spares), or"
+                " build Horovod without HOROVOD_GPU_OPERATIONS.",
+            )
 
     def listen_to_driver(self, listener: Any) -> None:
         """Register `listener.on_hosts_updated` with horovodrun's driver, for changes of hosts."""

@@ -36,6 +36,7 @@ class KerasFramework:
         """Select the slot's GPU, allocate its memory on demand, and seed all random generators."""
         devices = tf.config.list_physical_devices("GPU")
         if devices:
+            self.horovod.require_gpu_of_its_own(slot, len(devices))
             device = devices[slot % len(devices)]
             tf.config.set_visible_devices(device, "GPU")
             tf.config.experimental.set_memory_growth(device, True)

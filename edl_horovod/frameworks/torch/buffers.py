@@ -4,9 +4,10 @@ Some modules, such as those of Keras, keep them in parameters that are never tra
 into trained parameters (to bound or normalise them). All of these are called buffers here.
 
 A rank's forward pass changes its own buffers; the step restores them until all sums are reduced.
-Then every rank sets them to the mean over the examples. Integers that count passes advance by the
-mean over the ranks, and integers that count examples by the sum. A ring cannot keep anything else,
-such as a queue of examples with a pointer; trial passes detect such buffers.
+Then every rank sets them to the mean over the examples. A rank alone keeps them. Integers that
+count passes advance by the mean over the ranks, and integers that count examples by the sum. A ring
+cannot keep anything else, such as a queue of examples with a pointer; trial passes detect such
+buffers.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parameter import is_lazy
 
@@ -118,16 +120,16 @@ class TrackedBuffers:
                 buffer.owner_dict[buffer.key] = tensor
                 tensor.copy_(value)
 
-    def sums(self, snapshot: BufferSnapshot, num_examples: int) -> list[torch.Tensor]:
-        """Return this rank's terms of the ring's sums, one row for each buffer.
+    def keep(self, snapshot: BufferSnapshot) -> None:
+        """Set the module's buffers to the same tensors as before, with their present values."""
+        with torch.no_grad():
+            for buffer, (tensor, _) in zip(self._buffers, snapshot.changing, strict=True):
+                if buffer.tensor is not tensor:
+                    tensor.copy_(buffer.tensor)
+                    buffer.owner_dict[buffer.key] = tensor
 
-        Args:
-            snapshot: The snapshot from before the forward pass.
-            num_examples: The number of this rank's examples.
-
-        Raises:
-            UserCodeError: A buffer changed that did not change in the trial passes.
-        """
+    def require_others_unchanged(self, snapshot: BufferSnapshot) -> None:
+        """Refuse a buffer that changed and did not change in the trial passes."""
         for buffer, (tensor, version) in zip(self._constants, snapshot.constant, strict=True):
             if buffer.owner_dict[buffer.key] is not tensor or tensor._version != version:
                 raise UserCodeError(
@@ -136,12 +138,24 @@ class TrackedBuffers:
                     " summed over the ring.",
                     hint="Change it in every forward pass of the training, from the first one on.",
                 )
+
+    def sums(self, snapshot: BufferSnapshot, num_examples: int) -> NDArray[np.float64]:
+        """Return this rank's terms of the ring's sums, shape (num_sums,).
+
+        Args:
+            snapshot: The snapshot from before the forward pass.
+            num_examples: The number of this rank's examples.
+        """
+        if not self._buffers:
+            return np.zeros(0)
         terms = []
         for buffer, (_, before) in zip(self._buffers, snapshot.changing, strict=True):
             after = _numbers(buffer.tensor)
             term = after * num_examples if buffer.is_mean else after - _numbers(before)
             terms.append(term.flatten())
-        return terms
+        # From a GPU in one transfer.
+        rows: NDArray[np.float64] = torch.cat(terms).cpu().numpy()
+        return rows
 
     def update(self, totals: torch.Tensor, num_examples: float, num_ranks: float) -> None:
         """Update the buffers by their sums over the ring.
@@ -152,6 +166,8 @@ class TrackedBuffers:
             num_ranks: The number of ranks that had examples.
         """
         sizes = [buffer.num_sums for buffer in self._buffers]
+        if self._buffers:
+            totals = totals.to(self._buffers[0].tensor.device)
         with torch.no_grad():
             for buffer, total in zip(self._buffers, torch.split(totals, sizes), strict=True):
                 tensor = buffer.tensor
@@ -161,7 +177,7 @@ class TrackedBuffers:
                     total = torch.round(total / num_ranks)
                 if tensor.is_complex():
                     total = torch.view_as_complex(total.reshape(-1, 2))
-                total = total.reshape(tensor.shape).to(tensor.device)
+                total = total.reshape(tensor.shape)
                 tensor.copy_(total if buffer.is_mean else tensor.double() + total)
 
     def _find_changing(self, batch: Batch) -> list[bool]:

@@ -56,6 +56,7 @@ class TorchFramework:
         """Select a GPU for the slot, and seed all generators."""
         num_gpus: int = torch.cuda.device_count()
         if num_gpus:
+            self.horovod.require_gpu_of_its_own(slot, num_gpus)
             torch.cuda.set_device(slot % num_gpus)
             self._compute = ComputeOptions(torch.device("cuda", slot % num_gpus))
         torch.manual_seed(seed)

@@ -61,12 +61,17 @@ class Outcome:
     loss_terms: list[Mean] = field(default_factory=list)
     """The terms of a loss with several different divisors. `loss` uses the divisors of this batch,
     which a ring has to replace by the sums over the ranks."""
-    metric_sums: list[float] = field(default_factory=list)
+    metrics: list[float | torch.Tensor] = field(default_factory=list)
     """The sum and the divisor of each metric, in the order of `Objective.metric_names`."""
 
     @property
+    def metric_sums(self) -> list[float]:
+        """`metrics` as numbers; on a GPU this waits until they are computed."""
+        return [float(number) for number in self.metrics]
+
+    @property
     def loss_sum(self) -> float:
-        """The loss multiplied by its divisor."""
+        """The loss multiplied by its divisor; on a GPU this waits until it is computed."""
         return float(self.loss.detach()) * self.loss_weight
 
     @property
@@ -282,8 +287,8 @@ class Objective:
                 )
             count = batch.num_examples
             pairs = (self._sum_and_divisor(name, metrics[name], count) for name in sorted(metrics))
-            metric_sums = list(itertools.chain.from_iterable(pairs))
-        return replace(outcome, metric_sums=metric_sums)
+            sums = list(itertools.chain.from_iterable(pairs))
+        return replace(outcome, metrics=sums)
 
     def _loss_of(self, batch: Batch, outputs: Any) -> Outcome:
         """Compute the loss of a batch, without metrics."""
@@ -440,13 +445,15 @@ class Objective:
             )
         return metrics
 
-    def _sum_and_divisor(self, name: str, value: Any, count: int) -> tuple[float, float]:
+    def _sum_and_divisor(
+        self, name: str, value: Any, count: int
+    ) -> tuple[float | torch.Tensor, float]:
         """Return a metric's sum and divisor for a batch of `count` examples."""
         if _is_pair(value):
             return float(value[0]), float(value[1])
         if isinstance(value, torch.Tensor) and value.ndim and len(value) == count:
             # Several values of an example, such as shape (examples, 1), are averaged.
-            return float(value.double().reshape(count, -1).mean(1).sum()), count
+            return value.double().reshape(count, -1).mean(1).sum(), count
         if isinstance(value, int | float) or _is_scalar(value):
             return float(value) * count, count
         raise UserCodeError(

@@ -320,7 +320,8 @@ class TorchStep:
                         self._sum_divisors([0.0] * self._objective.num_divisors, 0)
                     self._reducer.begin(0.0)
             local[values.WANTS_CHANGE] = float(wants_change)
-            self._buffers.restore(snapshot)
+            if not is_alone:
+                self._buffers.restore(snapshot)
             self._is_waiting = True
             computed_at = time.monotonic()
             # All ranks reach this in every step, with or without examples.
@@ -334,7 +335,12 @@ class TorchStep:
         weight = float(totals[values.LOSS_WEIGHT])
         # If no example counts, the mean is NaN, as in PyTorch.
         loss = float(totals[values.LOSS]) / weight if weight else math.nan
-        has_finite_gradients = not math.isfinite(loss) or self._apply_sums(totals)
+        # A rank alone has its own buffers instead of means, and keeps them only if it applies them.
+        own_buffers = snapshot if is_alone else None
+        is_applied = math.isfinite(loss) and self._apply_sums(totals, own_buffers)
+        has_finite_gradients = is_applied or not math.isfinite(loss)
+        if is_alone and not is_applied:
+            self._buffers.restore(snapshot)
         self._clear_gradients()
         self._random_numbers.end_step()
         is_timed = self._options.reduction.is_timed and not is_alone
@@ -523,9 +529,11 @@ class TorchStep:
             for parameter in self._trained.values():
                 if parameter.grad is not None:
                     parameter.grad.mul_(count / loss_weight)
-        buffer_sums = [term.cpu().numpy() for term in self._buffers.sums(snapshot, count)]
+        self._buffers.require_others_unchanged(snapshot)
         numbers = [count, loss_sum, loss_weight, 0.0, 1.0, *metric_sums]
-        return np.concatenate([numbers, *buffer_sums])
+        if is_alone:
+            return np.array([*numbers, *[0.0] * self._buffers.num_sums])
+        return np.concatenate([numbers, self._buffers.sums(snapshot, count)])
 
     def _begin_training(self) -> None:
         """Switch all layers of the module to training mode."""
@@ -609,7 +617,7 @@ class TorchStep:
             outputs = self._outputs(part)
         outcome = self._objective.of_batch(part, outputs)
         share = num_examples / part.num_examples
-        loss, value, weight = outcome.loss, outcome.loss_sum * share, outcome.loss_weight * share
+        loss, value, weight = outcome.loss, None, outcome.loss_weight * share
         if outcome.loss_terms and not is_alone:
             value = self._divide_by_ring(outcome, part.num_examples, counts=counts) * share
         if not loss.requires_grad and self._reduces_norms:
@@ -627,6 +635,9 @@ class TorchStep:
                 factor = weight_or_1 / divisor * self._gradient_factor
                 # Without a factor, a single part gives the same bits as a plain training loop.
                 (loss if factor == 1.0 else loss * factor).backward()
+        if value is None:
+            # Not before the backward pass: a GPU would be idle until that begins.
+            value = outcome.loss_sum * share
         return np.array([value, weight, *(share * np.array(outcome.metric_sums))])
 
     def _training_on(self, part: Batch) -> AbstractContextManager[None]:
@@ -673,10 +684,16 @@ class TorchStep:
         """The factor of the gradients until they are reduced."""
         return 1.0 if self._loss_scale is None else self._loss_scale.factor
 
-    def _apply_sums(self, totals: NDArray[np.float64]) -> bool:
+    def _apply_sums(self, totals: NDArray[np.float64], own_buffers: BufferSnapshot | None) -> bool:
         """Update parameters and buffers by the ring's sums, which are the same on all ranks.
 
-        Returns whether the gradients are finite; if they are not, nothing is changed.
+        Args:
+            totals: The sums.
+            own_buffers: The buffers before the forward pass if they have changed since, as those
+                of a rank alone; None if they have been restored.
+
+        Returns:
+            Whether the gradients are finite; if they are not, nothing is changed.
         """
         count = float(totals[values.EXAMPLES])
         for parameter in self._state.waiting:
@@ -713,11 +730,14 @@ class TorchStep:
                     return False
         # Before the optimizer, which must start from values that the forward pass has written
         # into parameters.
-        self._buffers.update(
-            torch.from_numpy(totals[self._metrics_at.stop :].copy()),
-            count,
-            float(totals[values.CONTRIBUTORS]),
-        )
+        if own_buffers is not None:
+            self._buffers.keep(own_buffers)
+        else:
+            self._buffers.update(
+                torch.from_numpy(totals[self._metrics_at.stop :].copy()),
+                count,
+                float(totals[values.CONTRIBUTORS]),
+            )
         if is_representable:
             doing = f"The optimizer of {self.loaded.label}"
             with torch.no_grad(), user_code(doing, root=self.loaded.zoo):
@@ -902,11 +922,11 @@ def _are_finite(parameters: Sequence[nn.Parameter]) -> bool:
     if not terms:
         return True
     # A sum takes a tenth of the time of `isfinite`. It overflows only for large gradients, which
-    # are then checked element by element.
+    # are then checked element by element. On a GPU a norm of all needs a few launches.
     if terms[0].device.type == "cpu":
         total = sum([term.sum().item() for term in terms])
     else:
-        total = torch.stack([term.sum() for term in terms]).sum().item()
+        total = nn.utils.get_total_norm(terms).item()
     return cmath.isfinite(total) or all(bool(torch.isfinite(term).all()) for term in terms)
 
 

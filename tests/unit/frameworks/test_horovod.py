@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 from horovod.common.exceptions import HorovodInternalError
 
+from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import NEEDED_PATCH, Horovod, patch_warning
 from tests.parallel.places import place_of
@@ -129,3 +130,16 @@ def test_an_older_patch_is_told_with_both_numbers_and_the_hint(found, received):
     assert received in said
     assert f"needs patch {NEEDED_PATCH}." in said
     assert "edl setup-horovod" in said
+
+
+@pytest.mark.parametrize(("slot", "num_gpus"), [(0, 0), (3, 0), (0, 1), (1, 2)])
+def test_each_slot_has_a_gpu_or_none_has(slot, num_gpus):
+    adapter(nccl_built=lambda: 22809).require_gpu_of_its_own(slot, num_gpus)
+
+
+@pytest.mark.parametrize(("slot", "num_gpus"), [(1, 1), (2, 2), (8, 4)])
+def test_nccl_is_not_left_to_refuse_slots_that_share_a_gpu(slot, num_gpus):
+    adapter(nccl_built=lambda: 0).require_gpu_of_its_own(slot, num_gpus)
+    with pytest.raises(ConfigError, match="NCCL") as raised:
+        adapter(nccl_built=lambda: 22809).require_gpu_of_its_own(slot, num_gpus)
+    assert "launch.np" in raised.value.hint
