@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import shlex
 import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -260,7 +261,14 @@ def print_result(result: "JobResult") -> None:
     rows["seconds"] = f"{result.seconds:.1f}"
     with contextlib.suppress(OSError):  # The job has succeeded all the same.
         state = summarize(events.read(JobDir(Path(result.job_dir)).events))
-        facts = {"privacy": privacy_text(state.privacy), "goodput": goodput_text(state.account)}
+        facts = {
+            "records": str(state.records or ""),
+            "resets": str(state.num_resets or ""),
+            "privacy": privacy_text(state.privacy),
+            "goodput": goodput_text(state.account),
+        }
+        if state.task == "train" and result.output:
+            facts["next"] = f"edl predict trained_model={shlex.quote(result.output)} data=..."
         rows |= {name: text for name, text in facts.items() if text}
     print_rows(rows)
 

@@ -1,23 +1,24 @@
-"""Live progress of a job from its events: a bar on a terminal, occasional lines elsewhere."""
+"""Live progress of a job from its events: a panel on a terminal, occasional lines elsewhere."""
 
 import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import TextIO
 
-from edl_horovod.displays.text import count, notable
+from edl_horovod.displays.text import count, notable, time_left
 from edl_horovod.job.events import OnEvents, ProgressEvent, Recorded, StepEvent
 from edl_horovod.job.state import JobState, advance
 
 PLAIN_SECONDS = 5.0
 """Least number of seconds between two plain lines of progress."""
+LIVE_SECONDS = 0.5
+"""Least number of seconds between two pictures of the panel."""
 
 
 @contextlib.contextmanager
 def open_terminal(*, is_quiet: bool, unit: str = "records") -> Iterator[OnEvents]:
-    """Open the display of a command that suits stderr: a bar on a terminal, lines elsewhere.
+    """Open the display of a command that suits stderr: a panel on a terminal, lines elsewhere.
 
     Args:
         is_quiet: Whether to show nothing.
@@ -46,8 +47,8 @@ def facts(state: JobState, unit: str) -> str:
         parts.append(f"{state.records_per_second:,.0f} {unit}/s")
     if state.size:
         parts.append(count(state.size, "rank"))
-    if state.seconds_left is not None:
-        parts.append(f"{timedelta(seconds=round(state.seconds_left))} left")
+    if left := time_left(state):
+        parts.append(f"{left} left")
     return " | ".join(parts) or state.state
 
 
@@ -104,37 +105,43 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """A bar on a terminal, with the notable events as lines above it."""
+    """A panel on a terminal, as `edl top` shows it, with the notable events as lines above it."""
 
     def __init__(self, unit: str = "records") -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.live import Live
 
-        columns = (BarColumn(bar_width=24), TextColumn("{task.fields[facts]}", markup=False))
-        self._progress = Progress(
-            *columns, console=Console(stderr=True), auto_refresh=False, transient=False
-        )
+        self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
         self._unit = unit
-        self._state = JobState()
-        self._task = self._progress.add_task("", total=None, facts="starting")
+        self._state = JobState(state="starting")
+        self._shown_at = float("-inf")
 
     def __call__(self, events: list[Recorded]) -> None:
         """Show new events."""
         for recorded in events:
             self._state = advance(self._state, recorded)
             if text := notable(recorded.event):
-                self._progress.console.print(text, markup=False, highlight=False)
-        self._progress.update(
-            self._task,
-            total=self._state.total or None,
-            completed=self._state.done,
-            facts=facts(self._state, self._unit),
-            refresh=True,
-        )
+                self._live.console.print(text, markup=False, highlight=False)
+        if not 0 <= time.monotonic() - self._shown_at < LIVE_SECONDS:
+            self._show()
 
     def __enter__(self) -> "LiveDisplay":
-        self._progress.start()
+        self._live.start()
+        self._show()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        self._live.stop()
+        # The panel is gone: what follows says how the job ended.
+        self._live.console.print(facts(self._state, self._unit), markup=False, highlight=False)
+
+    def _show(self) -> None:
+        from rich.console import Group
+        from rich.text import Text
+
+        from edl_horovod.displays.top import state_parts
+
+        heading = Text(facts(self._state, self._unit))
+        parts = state_parts(self._state, None, now=time.time())
+        self._live.update(Group(heading, *parts), refresh=True)
+        self._shown_at = time.monotonic()

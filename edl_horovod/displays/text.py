@@ -227,6 +227,7 @@ def _training_facts(state: JobState) -> dict[str, str]:
     return {
         "task": state.task,
         "records" if state.total_records else "step": done,
+        "time left": time_left(state),
         "epoch": f"{state.epoch + 1}" if state.step and not state.total_records else "",
         "loss": "" if state.loss is None else f"{state.loss:.4g}",
         "records/s": "" if state.records_per_second is None else f"{state.records_per_second:,.0f}",
@@ -241,6 +242,12 @@ def _training_facts(state: JobState) -> dict[str, str]:
         "last stop": "" if state.stops.last is None else str(state.stops.last),
         "output": state.output,
     }
+
+
+def time_left(state: JobState) -> str:
+    """The estimated time to a job's end as text; empty while it is not known."""
+    left = None if state.is_over else state.seconds_left
+    return "" if left is None else str(timedelta(seconds=round(left)))
 
 
 def _because(message: str) -> str:

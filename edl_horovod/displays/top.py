@@ -1,7 +1,7 @@
 """A live panel about one job on a terminal, from the same snapshots as its page."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from edl_horovod.displays.page.snapshot import JobSnapshot, Source
 from edl_horovod.displays.text import JobTable, account_tables, job_facts, job_table
-from edl_horovod.job.state import JobState
+from edl_horovod.job.state import JobState, TargetDetails
 
 SECONDS = 1.0
 """Time between two looks at the job."""
@@ -45,9 +45,25 @@ def panel(name: str, snapshot: JobSnapshot, *, now: float) -> RenderableType:
 def _parts(snapshot: JobSnapshot, now: float) -> Iterator[RenderableType]:
     if snapshot.problem:
         yield _text(snapshot.problem, "red")
-    state, details = snapshot.state, snapshot.details
-    if state is None:
-        return
+    if snapshot.state is not None:
+        yield from state_parts(snapshot.state, snapshot.details, snapshot.notable, now=now)
+
+
+def state_parts(
+    state: JobState,
+    details: TargetDetails | None,
+    events: Sequence[tuple[float, str]] = (),
+    *,
+    now: float,
+) -> Iterator[RenderableType]:
+    """The parts of the panel, one below the other: facts, progress, causes, events, workers.
+
+    Args:
+        state: The job.
+        details: What its launch target tells; None where it tells nothing.
+        events: When each notable event was, in seconds since the epoch, and its words.
+        now: In seconds since the epoch, too.
+    """
     facts = Table.grid(padding=(0, 2))
     for key, value in job_facts(state, details, now=now).items():
         if value:
@@ -62,7 +78,7 @@ def _parts(snapshot: JobSnapshot, now: float) -> Iterator[RenderableType]:
         yield _text(f"waits for: {reason}")
     if state.account.ranks:
         yield _causes(state)
-    for when, words in list(reversed(snapshot.notable))[:_NUM_EVENTS]:
+    for when, words in list(reversed(events))[:_NUM_EVENTS]:
         line = Text(time.strftime("%H:%M:%S  ", time.localtime(when)), style="dim")
         yield line.append_text(_text(words))
     # At the end, because the screen may be too short for all ranks of a large job.

@@ -52,6 +52,7 @@ class JobState:
     epoch: int = 0
     loss: float | None = None
     records: int = 0
+    """Records that were done; of a training those of its completed steps."""
     total_records: int = 0
     made: int | None = None
     """Records made, where `records` counts the files of `prepare`."""
@@ -201,6 +202,7 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
             of_step = ("step", "total_steps", "local_steps", "epoch", "loss")
             names = (*of_step, "records_per_second", "size")
             changes = {name: getattr(event, name) for name in names}
+            changes["records"] = event.records_seen
             recent = _recent(state, time, event.step)
             return replace(state, state="running", message="", recent=recent, **changes)
         case EvaluationEvent():

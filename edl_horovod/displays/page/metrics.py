@@ -59,7 +59,7 @@ class _Snapshot(Collector):
         yield self._add_all(states, {label: float(label == present) for label in STATES})
         yield self._gauge("steps_done", "Steps of the training that are done", state.step)
         yield self._gauge("steps", "Steps of the whole training", state.total_steps)
-        yield self._gauge("records_done", "Records of another task that are done", state.records)
+        yield self._gauge("records_done", "Records that are done", state.records)
         if state.loss is not None:
             yield self._gauge("loss", "Loss of the last reported step", state.loss)
         if state.records_per_second is not None:

@@ -160,6 +160,24 @@ def test_the_live_display_shows_bar_and_notable_lines(capsys):
     assert "step 20 of 100" in err
 
 
+def test_a_terminal_shows_the_workers_and_the_time_that_is_left(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # As on a terminal.
+    with LiveDisplay() as display:
+        display([recorded("job", state="starting", task="train")])
+        display([recorded("worker", worker="localhost:0", state="warm", message="")])
+        monkeypatch.setattr("edl_horovod.displays.terminal.LIVE_SECONDS", 0)
+        display([step(10, 0.0), step(20, 10.0)])
+        shown = capsys.readouterr().err
+
+    for words in ("localhost:0", "WORKER", "0:01:20 left", "starting"):
+        assert words in shown
+    # What is below the panel that was erased.
+    _, _, left = capsys.readouterr().err.rpartition("\x1b[2K")
+    assert (
+        left == "step 20 of 100, epoch 1 | loss 0.25 | 1,234 records/s | 2 ranks | 0:01:20 left\n"
+    )
+
+
 def test_prepare_shows_files_as_a_job_shows_records():
     stream = io.StringIO()
 
