@@ -120,6 +120,16 @@ class Evaluator:
                     sums += self.evaluation.sums(batch)
         return sums
 
+    def is_skipped(self, step: int, world: World) -> bool:
+        """Whether the parties must not evaluate after a step; all ranks call it.
+
+        Raises:
+            CollectiveFailed: A member was lost.
+        """
+        if self.party is None:
+            return False
+        return self.party.skips_evaluation(step, world, self._collectives)
+
     def over_ring(self, sums: EvaluationSums, world: World) -> EvaluationSums:
         """Add the sums of all ranks; all of them call it after the same steps.
 
@@ -129,6 +139,20 @@ class Evaluator:
         if world.is_alone:
             return sums
         return EvaluationSums.of(self._collectives.sum(sums.vector, "edl.evaluate"))
+
+    def of_training(self, step: int, sums: EvaluationSums, world: World) -> EvaluationSums | None:
+        """Do the same after a step of a training.
+
+        Returns None on all ranks if they are parties, too few of which have examples for a secure
+        sum.
+
+        Raises:
+            CollectiveFailed: A member was lost.
+            OutputError: As for `SecureSums.masks`.
+        """
+        if self.party is None or self.party.secure_sums is None or world.is_alone:
+            return self.over_ring(sums, world)
+        return self.party.secure_evaluation(step, sums, self.party.secure_sums, self._collectives)
 
     def by_party(self, sums: EvaluationSums, world: World) -> dict[str, dict[str, float]]:
         """The numbers of the parties that share them, by name; all ranks call it.
@@ -421,25 +445,33 @@ class Validation:
             DataError: The data gave no examples.
             PartyError: This party's loss or a metric is not finite.
         """
-        num_steps = self._evaluator.num_steps
-        self._evaluator.restart(world, 0)
-        local, party = self._evaluator.local_sums(num_steps, membership), self._evaluator.party
-        if party is not None:
-            # Before the sum, which would spoil the numbers of all.
-            party.check_evaluation(step, local)
-        with membership.doing("waits", f"evaluation after step {step}", "evaluation"):
-            sums = self._evaluator.over_ring(local, world)
-            parties = self._evaluator.by_party(local, world)
+        party, waiting = self._evaluator.party, f"evaluation after step {step}"
+        sums, parties = None, {}
+        with membership.doing("waits", waiting, "evaluation"):
+            is_skipped = self._evaluator.is_skipped(step, world)
+        if not is_skipped:
+            self._evaluator.restart(world, 0)
+            local = self._evaluator.local_sums(self._evaluator.num_steps, membership)
+            if party is not None:
+                # Before the sum, which would spoil the numbers of all.
+                party.check_evaluation(step, local)
+        with membership.doing("waits", waiting, "evaluation"):
+            if not is_skipped:
+                sums = self._evaluator.of_training(step, local, world)
+            if sums is not None:
+                parties = self._evaluator.by_party(local, world)
             if self._max_seconds:
                 now = time.monotonic()
                 # All ranks call it: the settings decide. Clocks differ, so the leader's time
                 # counts.
                 spent = self._evaluator.from_leader(now - self._counted_until, world)
-        metrics = self._evaluator.metrics(sums)
-        self._last.assign(sums.vector)
         if self._max_seconds:
             self._seconds.assign(self._seconds.numpy() + spent)
             self._counted_until = now
+        if sums is None:
+            return
+        metrics = self._evaluator.metrics(sums)
+        self._last.assign(sums.vector)
         if self.stopping is not None:
             self.stopping.after_evaluation(step, metrics, sums.vector)
         writes = world.is_leader or party is not None

@@ -34,7 +34,13 @@ from edl_horovod.ring.checkpoint import DamagedFile, read_tensors, write_tensors
 from edl_horovod.ring.state import NEVER, first_difference, gathered_texts
 from edl_horovod.tasks.local_rounds import Values
 from edl_horovod.tasks.privacy import PrivacyAccount
-from edl_horovod.tasks.secure_sums import LEAST_PARTIES, SecureSums
+from edl_horovod.tasks.secure_sums import (
+    LEAST_PARTIES,
+    SecureSums,
+    from_limbs,
+    name_of,
+    to_limbs,
+)
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +148,7 @@ class Party:
         """
         least_drawn, last_round = 1, NEVER
         if (secure_sums := self.secure_sums) is not None:
-            least_drawn, last_round = LEAST_PARTIES, secure_sums.last_round
+            least_drawn, last_round = LEAST_PARTIES, secure_sums.last("round")
         number_drawn = draw(self._seed, number, self.name)
         row = [number_drawn, last_round]
         # All parties call it at the beginning of each round.
@@ -220,6 +226,57 @@ class Party:
                 received={"federated.party": self.name},
                 hint="Look for bad values in the validation_data of this party.",
             )
+
+    def skips_evaluation(self, number: int, world: World, collectives: Collectives) -> bool:
+        """Whether a party has sent its part of a secure sum before; all parties call it.
+
+        Args:
+            number: The number of rounds that are done.
+            world: The ring.
+            collectives: Exchange what each has noted.
+
+        Raises:
+            CollectiveFailed: A member was lost.
+        """
+        if self.secure_sums is None or world.is_alone:
+            return False
+        sent = collectives.gather_rows([self.secure_sums.last("evaluation")], "edl.evaluate.sent")
+        if number > sent.max():
+            return False
+        log.warning(
+            "%s is skipped: parts of its secure sum were sent before a party was lost, and a second"
+            " sum over other parties would show the difference",
+            name_of("evaluation", number),
+        )
+        return True
+
+    def secure_evaluation(
+        self,
+        number: int,
+        sums: EvaluationSums,
+        secure_sums: SecureSums,
+        collectives: Collectives,
+    ) -> EvaluationSums | None:
+        """The sums over all parties, which all call it; None if too few of them have examples.
+
+        Args:
+            number: The number of rounds that are done.
+            sums: Those of this party.
+            secure_sums: Hide them.
+            collectives: Exchange them.
+
+        Raises:
+            CollectiveFailed: A member was lost.
+            OutputError: As for `SecureSums.masks`.
+        """
+        has_examples = sums.num_examples > 0
+        masks = secure_sums.masks(
+            number, contributes=has_examples, collectives=collectives, kind="evaluation"
+        )
+        if masks is None:
+            return None
+        masked = masks.add_to(to_limbs(sums.vector))
+        return EvaluationSums.of(from_limbs(collectives.sum(masked, "edl.evaluate")))
 
     def evaluations(
         self, sums: EvaluationSums, world: World, collectives: Collectives

@@ -6,15 +6,15 @@ Privacy-Preserving Machine Learning", CCS 2017, without the recovery of lost ran
 are sent as integers modulo 2^32 or 2^64. A masked one is distributed uniformly, whatever its value.
 
 The totals of the same summands over different ranks would show the difference. So a rank sends its
-summand of a round once: it notes that on its disk before, and all ranks skip a round that one of
-them has noted.
+summand of a round, or of an evaluation, once: it notes that on its disk before, and all ranks skip
+what one of them has noted.
 """
 
 import hashlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 LEAST_PARTIES = 3
 """With two, each would learn the other's summand: the total without its own."""
+Kind = Literal["round", "evaluation"]
+"""What is summed."""
 _CHUNK_BYTES = 1 << 20
 _LIMB_BITS = 40
 _LIMB_EXPONENTS = np.arange(984, -97, -_LIMB_BITS)
@@ -41,11 +43,11 @@ class SecureSums:
     """A party's part in secure sums."""
 
     def __init__(self, value_range: float, *, note: Path, training: str) -> None:
-        """Read which rounds must not be repeated.
+        """Read which rounds and evaluations must not be repeated.
 
         Args:
             value_range: Largest change of a number of the model in a round.
-            note: The file that says for which round this party has last sent a summand.
+            note: The file that says for which of them this party has last sent a summand.
             training: Distinguishes the training from others, whose notes do not count.
 
         Raises:
@@ -63,18 +65,23 @@ class SecureSums:
         self._new_secret = x25519.X25519PrivateKey.generate
         self._note, self._training = note, training
         hint = "Restore it, or begin another training, by edl federate in another job_dir."
-        self._rounds = whole_file.read_json(note, _rounds_of, hint=hint) or {}
-        """The last round of each training of this party."""
-        self.last_round = self._rounds.get(training, NEVER)
-        """The last round for which this party has sent a summand; -1 for none."""
+        self._notes = whole_file.read_json(note, _notes_of, hint=hint) or {}
+        """By `_key`, the last number of each training of this party."""
 
-    def masks(self, number: int, *, contributes: bool, collectives: Collectives) -> "Masks | None":
+    def last(self, kind: Kind) -> int:
+        """The last round, or evaluation, for which this party has sent a summand; -1 for none."""
+        return self._notes.get(_key(kind), {}).get(self._training, NEVER)
+
+    def masks(
+        self, number: int, *, contributes: bool, collectives: Collectives, kind: Kind = "round"
+    ) -> "Masks | None":
         """Agree on masks with the other ranks; all ranks call it before they send summands.
 
         Args:
-            number: The round.
+            number: The round, or the round before the evaluation.
             contributes: Whether this rank has a summand.
             collectives: The ring.
+            kind: What is summed.
 
         Returns:
             The masks of this rank; None on all ranks if fewer than three contribute, so that they
@@ -93,15 +100,17 @@ class SecureSums:
         if len(contributors) < LEAST_PARTIES:
             if contributors:
                 log.warning(
-                    "round %d is skipped: a secure sum needs %d parties with examples, and has %d",
-                    *(number + 1, LEAST_PARTIES, len(contributors)),
+                    "%s is skipped: a secure sum needs %d parties with examples, and has %d",
+                    *(name_of(kind, number), LEAST_PARTIES, len(contributors)),
                 )
             return None
         if not contributes:
             return Masks((), len(contributors))
-        self._note_down(number)
+        self._note_down(kind, number)
         rank = rows[:, 1:].tolist().index(key)
-        context = number.to_bytes(8, "little") + hashlib.sha256(rows.tobytes()).digest()
+        context = (
+            kind.encode() + number.to_bytes(8, "little") + hashlib.sha256(rows.tobytes()).digest()
+        )
         streams = [
             (rank < other, _stream(secret, rows[other, 1:].tobytes(), context))
             for other in contributors
@@ -109,25 +118,38 @@ class SecureSums:
         ]
         return Masks(streams, len(contributors))
 
-    def _note_down(self, number: int) -> None:
-        rounds = {**self._rounds, self._training: number}
+    def _note_down(self, kind: Kind, number: int) -> None:
+        key = _key(kind)
+        notes = {**self._notes, key: {**self._notes.get(key, {}), self._training: number}}
         try:
-            whole_file.write_json(self._note, {"rounds": rounds})
+            whole_file.write_json(self._note, notes)
         except OSError as error:
             raise OutputError(
-                "The number of a round cannot be saved, without which its secure sum might be"
+                f"The number of the {kind} cannot be saved, without which its secure sum might be"
                 f" repeated: {error}.",
                 received={"job_dir": str(self._note.parent)},
                 hint=hint_of(error),
             ) from error
-        self._rounds, self.last_round = rounds, number
+        self._notes = notes
 
 
-def _rounds_of(content: dict[str, Any]) -> dict[str, int]:
-    rounds = content.get("rounds")
-    if not isinstance(rounds, dict) or not all(isinstance(it, int) for it in rounds.values()):
+def name_of(kind: Kind, number: int) -> str:
+    """What is summed, for people, who count rounds from 1."""
+    return f"the evaluation after round {number}" if kind == "evaluation" else f"round {number + 1}"
+
+
+def _key(kind: Kind) -> str:
+    return f"{kind}s"
+
+
+def _notes_of(content: dict[str, Any]) -> dict[str, dict[str, int]]:
+    notes = [content.get(_key(kind), {}) for kind in get_args(Kind)]
+    if not any(notes) or not all(
+        isinstance(it, dict) and all(isinstance(number, int) for number in it.values())
+        for it in notes
+    ):
         raise ValueError("it has no numbers of rounds")
-    return rounds
+    return content
 
 
 class Masks:

@@ -345,6 +345,25 @@ def skipped_rounds(job):
     return [message.split()[1] for message in messages if "is skipped" in message]
 
 
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "federation", [["federated.min_parties=3", "federated.secure_sums=true"]], indirect=True
+)
+def test_parties_with_secure_sums_evaluate_on_the_examples_of_all(federation):
+    for party in PARTIES:
+        held_out = f"validation_data={federation.folder}/data/folder-of-{party}/*.recordio"
+        federation.join(party, held_out, "federated.secure_sums=true", "federated.rounds=3")
+    federation.succeed()
+    found = [job.events("evaluation") for job in federation.parties.values()]
+    seen = [[(e.event.step, e.event.examples, e.event.metrics) for e in of_one] for of_one in found]
+    assert seen[0] == seen[1] == seen[2]
+    assert [(step, examples) for step, examples, _ in seen[0]] == [
+        (step, sum(PARTIES.values())) for step in (1, 2, 3)
+    ]
+    assert seen[0][-1][2]["loss"] < seen[0][0][2]["loss"]
+    assert not any(skipped_rounds(job) for job in federation.parties.values())
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "federation", [["federated.min_parties=3", "federated.secure_sums=true"]], indirect=True

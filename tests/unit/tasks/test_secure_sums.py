@@ -13,6 +13,8 @@ from edl_horovod.config.schema import FederatedConfig, JobConfig
 from edl_horovod.errors import ConfigError, JobFailed, OutputError, PartyError
 from edl_horovod.files import whole_file
 from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.frameworks.values import EvaluationSums
+from edl_horovod.frameworks.world import World
 from edl_horovod.tasks.federated import draw
 from edl_horovod.tasks.secure_sums import (
     SecureSums,
@@ -450,8 +452,55 @@ def test_a_wish_for_another_ring_reaches_all_in_every_round(tmp_path):
         assert run(rank) == {True}
     parties.begin()
     # In a round that is skipped as well.
-    parties.ranks[2].party.secure_sums.last_round = ROUNDS + 1
+    parties.ranks[2].party.secure_sums.last = lambda kind: ROUNDS + 1
     assert run(parties.ranks[1]) == {True}
+
+
+def evaluated(parties, ring, number, numbers):
+    """What each party makes of an evaluation; each has its number as loss and as metric."""
+
+    def evaluate(at):
+        party, collectives = parties[at].party, ring.of(at)
+        world = World(rank=at, size=len(parties), generation=1)
+        if party.skips_evaluation(number, world, collectives):
+            return "skipped"
+        value = numbers[at]
+        sums = EvaluationSums(float(bool(value)), value, 1.0, np.array([value / 3, 1.0]))
+        return party.secure_evaluation(number, sums, party.secure_sums, collectives)
+
+    return each(range(len(parties)), evaluate)
+
+
+def test_evaluations_are_summed_behind_masks(tmp_path):
+    parties, ring = Parties(tmp_path, MORE[:4]).ranks, RecordingRing(4)
+    numbers = [1.25, -3e9, 0.1, 0.0]  # The last one has no examples.
+    for sums in evaluated(parties, ring, 2, numbers):
+        assert (sums.num_examples, sums.loss) == (3.0, math.fsum(numbers))
+        np.testing.assert_allclose(sums.metrics, [math.fsum(numbers) / 3, 4.0], rtol=1e-15)
+    for at in range(3):
+        (sent,) = ring.rows_of(at, "edl.evaluate")
+        sums = EvaluationSums(1.0, numbers[at], 1.0, np.array([numbers[at] / 3, 1.0]))
+        assert (sent == to_limbs(sums.vector)).mean() < 0.01
+
+
+def test_an_evaluation_is_sent_once_also_by_a_party_that_was_started_again(tmp_path, caplog):
+    started = Parties(tmp_path, MORE[:4])
+    numbers = [1.0, 2.0, 3.0, 4.0]
+    evaluated(started.ranks, RecordingRing(4), 2, numbers)
+    survivors = [started.start(at) for at in range(3)]
+    assert evaluated(survivors, RecordingRing(3), 2, numbers) == ["skipped"] * 3
+    assert len(skipped(caplog)) == 3
+    assert [sums.loss for sums in evaluated(survivors, RecordingRing(3), 3, numbers)] == [6] * 3
+    # Rounds have notes of their own.
+    assert {rank.party.secure_sums.last("round") for rank in survivors} == {-1}
+
+
+def test_fewer_than_three_parties_with_examples_do_not_evaluate(tmp_path, caplog):
+    parties = Parties(tmp_path, MORE[:3]).ranks
+    ring = RecordingRing(3)
+    assert evaluated(parties, ring, 2, [1.0, 0.0, 2.0]) == [None] * 3
+    assert not ring.rows_of(0, "edl.evaluate")
+    assert len(skipped(caplog)) == 3
 
 
 class AmongThree:
@@ -471,7 +520,7 @@ def test_a_party_whose_change_is_beyond_the_range_does_not_send_it(tmp_path, cap
     assert "federated.secure_range=0.01" in str(raised.value)
     # The error is shown to the others; how large the change is stays in the party's own log.
     assert "kernel" in caplog.text
-    assert rank.party.secure_sums.last_round == -1
+    assert rank.party.secure_sums.last("round") == -1
 
 
 @pytest.mark.parametrize(
