@@ -208,7 +208,7 @@ class PhasedStep:
         self._variables: dict[str, Variable] = {**self.model_variables}
         for phase, step in self._steps:
             self._variables |= {
-                f"{phase.name}/{name}": variable
+                self._name_of(name, phase): variable
                 for name, variable in step.variables.items()
                 if name not in self.model_variables
             }
@@ -241,8 +241,25 @@ class PhasedStep:
 
     @property
     def groups(self) -> Sequence[StateGroup]:
-        """None: a joining rank receives all of the state at once."""
-        return ()
+        """Groups of variables that can be sent to a joining rank while steps go on.
+
+        Each phase has groups of the variables that it trains. Those of the others, which it leaves
+        alone, and those that no phase trains, are groups of their own there.
+        """
+        all_trained, groups = set(self.trained), {}
+        for phase, step in self._steps:
+            of_phase, trained = step.groups, set(step.trained)
+            if not of_phase:
+                return ()  # It is not known what the updates of this phase depend on.
+            for group in of_phase:
+                if trained.intersection(group.names) or not all_trained.intersection(group.names):
+                    names = tuple(self._name_of(name, phase) for name in group.names)
+                    groups[names] = replace(group, names=names)
+        return list(groups.values())
+
+    def _name_of(self, name: str, phase: Phase) -> str:
+        """The name here of a variable of a phase's step."""
+        return name if name in self.model_variables else f"{phase.name}/{name}"
 
     def step(
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int

@@ -25,6 +25,15 @@ def test_newcomers_have_the_bits_of_the_others_when_all_has_come(world, kind):
     side.assert_newcomers_get_the_bits_of_the_others()
 
 
+def test_so_have_newcomers_to_a_training_in_phases(world):
+    side = Spread(Side(world, model="torch_gan"), range(1, world.size))
+    if not world.is_leader:
+        for name in side.trainer.model_variables:
+            variable = side.trainer.variables[name]
+            variable.assign(np.full_like(variable.numpy(), world.rank))
+    side.assert_newcomers_get_the_bits_of_the_others()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_newcomer_that_has_made_no_step_takes_all_at_once(world, kind):
     side = Side(world, kind=kind)
