@@ -101,6 +101,13 @@ class Host:
         """Plug the link in again."""
         ip("-n", self._lab.switch, "link", "set", self._port, "up")
 
+    def move_to(self, address):
+        """Give it another address in place of its own, as a router does that starts again."""
+        # In this order: with the first address of a network its others go, too.
+        ip("-n", self.name, "address", "del", f"{self.address}/24", "dev", INTERFACE)
+        ip("-n", self.name, "address", "add", f"{address}/24", "dev", INTERFACE)
+        self.address = address
+
     def part_from(self, other, *, silently):
         """Let neither of two hosts reach the other any more; both still reach all the rest.
 

@@ -192,3 +192,17 @@ def test_a_cut_link_costs_the_others_no_round(lab, tmp_path):
     federation.hosts[south].mend()
     federation.wait_for_ring(2, generation)
     federation.succeed()
+
+
+def test_a_party_whose_machine_gets_another_address_comes_back(lab, tmp_path):
+    federation = Federation(lab, tmp_path)
+    for party in PARTIES:
+        federation.join(party)
+    north, south = PARTIES
+    federation.wait_for_step(north, 1)
+    generation = federation.wait_for_ring(2, 0)
+    federation.hosts[south].move_to("10.77.0.77")
+    generation = federation.wait_for_ring(1, generation)
+    federation.wait_for_step(north, federation.events(north, "step")[-1].step + 1)
+    federation.wait_for_ring(2, generation)
+    federation.succeed()

@@ -279,12 +279,16 @@ class PartyLinks:
         self._expected.clear()
         self._unreached.clear()
         self._place = place
-        if self._rendezvous is None:
-            host, _, port = self._settings.address.rpartition(":")
+        host, _, port = self._settings.address.rpartition(":")
+        own_host = host or self._local_host
+        if own_host != self._own_host:
+            # For the first ring, or because the machine has got another address since.
+            self._listener.close()
             # A given address may be that of another machine, which forwards to this one.
-            bound = "" if host else self._local_host
+            bound = "" if host else own_host
             self._own_port = await self._listener.start(bound, int(port or 0))
-            self._own_host = host or self._local_host
+            self._own_host = own_host
+        if self._rendezvous is None:
             self._rendezvous = await asyncio.start_server(self._serve_rendezvous, LOOPBACK, 0)
         port_of_rendezvous: int = self._rendezvous.sockets[0].getsockname()[1]
         return port_of_rendezvous
