@@ -9,6 +9,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import pytest
+
 import edl_horovod
 from edl_horovod.cli.main import VERBS, errors_of_verbs
 from edl_horovod.config.fields import SET_BY_US, settings
@@ -80,6 +82,7 @@ def found_by(term, folder):
     return {index["docnames"][at] for at in numbers}
 
 
+@pytest.mark.long
 def test_the_site_builds_without_network_and_works_from_files(tmp_path):
     folder = tmp_path / "site"
     command = [sys.executable, "-c", BUILD, "-q", "-E", "-W", "--keep-going", DOCS, folder]

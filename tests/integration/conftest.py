@@ -218,11 +218,8 @@ def pytest_generate_tests(metafunc):
 def pytest_collection_modifyitems(items):
     here = Path(__file__).parent
     for item in items:
-        if (
-            item.path.parent == here
-            and item.path.stem not in EACH
-            and item.get_closest_marker("long")
-        ):
+        long = item.get_closest_marker("long") if item.path.parent == here else None
+        if long and item.path.stem not in EACH and not long.kwargs.get("in_ci"):
             item.add_marker("breadth")
 
 

@@ -91,6 +91,7 @@ def test_a_worker_that_the_kernel_kills_for_memory_costs_no_record(
     assert (proof.is_finished, proof.num_records) == (True, EPOCHS * NUM_RECORDS)
 
 
+@pytest.mark.long(in_ci=True)
 def test_a_worker_that_is_killed_at_the_same_step_in_each_life_ends_the_job(start, settings):
     job = start("train", *settings, "model_def=dying", "params.bad_id=70", "launch.np=1")
     assert job.end(60) == JobFailed.exit_code, job.describe()
@@ -200,6 +201,7 @@ def test_a_stream_that_the_disk_has_no_room_for_is_told_and_leaves_nothing(
         os.system(f"umount {small}")
 
 
+@pytest.mark.long(in_ci=True)
 def test_ctrl_c_while_a_stream_is_read_leaves_none_of_it(start, settings, tmp_path):
     given = [each for each in settings if not each.startswith("data=")]
     job = start("train", *given, "model_def=rows", "data=dataset:own_rows.slow_stream")

@@ -94,6 +94,7 @@ def test_deaths_at_chosen_moments_lose_nothing(start, framework, tmp_path):
     assert {e.event.examples for e in job.events("evaluation")} == {24}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, *range(1000, 1000 + LONG_RUNS)])
 def test_random_chaos_loses_nothing(start, tmp_path, seed):
     is_long = seed >= 1000

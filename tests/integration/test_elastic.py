@@ -87,6 +87,7 @@ def test_the_hosts_file_grows_and_shrinks_the_ring(start, counting, tmp_path):
     assert all(e.event.seconds < 5 for e in job.events("reset")[1:])
 
 
+@pytest.mark.long
 def test_sigterm_makes_a_worker_leave_and_end_well(start, counting, tmp_path):
     job = start("train", *counting(**{"launch.np": 2}))
     job.wait_for_step(5)
@@ -102,6 +103,7 @@ def test_sigterm_makes_a_worker_leave_and_end_well(start, counting, tmp_path):
     assert_each_record_once_an_epoch(tmp_path)
 
 
+@pytest.mark.long
 def test_the_ring_trains_on_without_its_coordinator(start, counting, tmp_path):
     import os
 
@@ -143,6 +145,7 @@ def test_evaluation_between_steps_survives_a_kill(start, counting, tmp_path):
     assert {round(e.event.metrics["mean_id"], 3) for e in evaluations} == {47.5}
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_everything(start, counting, tmp_path):
     job = start("train", *counting(**{"launch.np": 2}))
     job.wait_for_step(3)
@@ -153,6 +156,7 @@ def test_ctrl_c_ends_everything(start, counting, tmp_path):
     assert "Traceback" not in job.printed
 
 
+@pytest.mark.long
 def test_a_killed_launcher_leaves_no_process_behind(start, counting, tmp_path):
     job = start("train", *counting(**{"launch.np": 2}), TMPDIR=str(tmp_path))
     job.wait_for_step(3)

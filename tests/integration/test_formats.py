@@ -129,6 +129,7 @@ def weights(output):
     return dict(read_params(trained_model.read(output).params_files))
 
 
+@pytest.mark.long(in_ci=True)
 @pytest.mark.parametrize(
     ("write", "model"),
     [

@@ -162,6 +162,7 @@ def test_a_worker_lost_between_two_buckets_costs_the_step_in_flight_alone(hangin
     assert proof.num_redone_steps == 0
 
 
+@pytest.mark.long
 def test_a_worker_lost_while_fragments_are_summed_costs_its_own_replicas_alone(hanging):
     rounds = {"steps": 4, "replicas": 4, "fragments": 4}
     settings = {f"train.local.{key}": value for key, value in rounds.items()}
@@ -210,6 +211,7 @@ def test_a_worker_whose_python_is_stuck_is_killed_and_replaced(hanging):
     job.finish()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", [pytest.param("input", marks=pytest.mark.long), "forward"])
 def test_a_stuck_worker_is_ended_with_its_stacks_and_replaced(hanging, where):
     job = hanging(**{"launch.np": 2})

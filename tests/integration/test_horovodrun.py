@@ -195,6 +195,7 @@ def test_a_host_that_came_early_joins_and_a_withdrawn_one_goes(horovodrun):
     job.finish()
 
 
+@pytest.mark.long(in_ci=True)
 def test_warm_workers_take_the_places_of_what_horovodrun_launches(horovodrun, keep_warm):
     pids = []
 

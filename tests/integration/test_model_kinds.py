@@ -33,6 +33,7 @@ def losses(job):
     return [recorded.event.loss for recorded in job.succeed().events("step")]
 
 
+@pytest.mark.long(in_ci=True)
 @NEEDS_KERAS
 def test_a_keras_class_learns_on_two_ranks(start, data):
     job = train(
@@ -92,6 +93,7 @@ def test_a_pytorch_module_learns_and_is_evaluated_and_predicts(start, tmp_path):
         assert len(reader) == 32
 
 
+@pytest.mark.long(in_ci=True)
 @NEEDS_KERAS
 @NEEDS_TORCH
 def test_a_setting_that_does_not_fit_the_model_is_named(start, data):
@@ -169,6 +171,7 @@ def read_outputs(path):
     return json.loads(run.stdout.splitlines()[-1])
 
 
+@pytest.mark.long(in_ci=True)
 @NEEDS_KERAS
 def test_a_zoo_in_git_is_fetched_once_and_its_commit_recorded(start, data, tmp_path):
     repository = tmp_path / "repository"

@@ -147,6 +147,7 @@ def test_a_process_that_is_killed_is_named_with_its_file_and_the_rest_is_kept(fo
         assert [int(record[:2]) for record in reader] == list(range(NUM_FILES))
 
 
+@pytest.mark.long(in_ci=True)
 def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(folder):
     for file in (folder / "in").iterdir():
         file.write_text("slow")
@@ -166,6 +167,7 @@ def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(folder):
     assert f"records: {NUM_FILES}\n" in done.stdout
 
 
+@pytest.mark.long(in_ci=True)
 def test_a_killed_run_takes_its_processes_along_and_the_same_command_goes_on(folder):
     for file in (folder / "in").iterdir():
         file.write_text("slow")
@@ -183,6 +185,7 @@ def test_a_killed_run_takes_its_processes_along_and_the_same_command_goes_on(fol
         assert sorted(int(record[:2]) for record in reader) == list(range(NUM_FILES))
 
 
+@pytest.mark.long(in_ci=True)
 def test_killed_ranks_and_the_same_command_goes_on(folder):
     for file in list((folder / "in").iterdir())[:40]:
         file.write_text("slow")

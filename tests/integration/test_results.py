@@ -93,12 +93,14 @@ def test_evaluate_equals_the_framework_alone(start, framework, data, model):
     np.testing.assert_allclose(metrics["absolute_error"], expected["mae"], rtol=1e-4)
 
 
+@pytest.mark.long(in_ci=True)
 def test_predict_gives_one_output_a_record_in_order(start, framework, data, model, tmp_path):
     start("predict", f"trained_model={model}", f"data={data}", "launch.np=3").succeed()
     result = in_plain(framework, model, data, tmp_path / "out")
     np.testing.assert_allclose(result["given"], result["outputs"], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.long(in_ci=True)
 def test_predict_into_one_file(start, data, model, tmp_path):
     output = tmp_path / "all.recordio"
     job = start("predict", f"trained_model={model}", f"data={data}", f"output={output}")

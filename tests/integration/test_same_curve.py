@@ -88,6 +88,7 @@ def test_so_is_that_of_a_model_with_batch_norm_over_all_ranks(start, tmp_path):
     assert_same_curve(start, tmp_path, *settings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("records", ["same", pytest.param("new", marks=pytest.mark.long)])
 def test_so_are_those_of_a_gan_whose_phases_alternate(start, tmp_path, records):
     settings = (
@@ -99,6 +100,7 @@ def test_so_are_those_of_a_gan_whose_phases_alternate(start, tmp_path, records):
     assert np.abs(np.diff(losses)).min() > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("warmup_steps", "fragments"), [(0, 2), pytest.param(17, 1, marks=pytest.mark.long)]
 )

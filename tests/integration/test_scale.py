@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests import counting_job
 
 
@@ -25,6 +27,7 @@ def status(job):
     return json.loads(printed)
 
 
+@pytest.mark.long
 def test_a_running_job_is_scaled_up_and_down(start, tmp_path):
     settings = {"launch.np": 1, "elastic.max_np": 3}
     job = start("train", *counting_job.overrides(tmp_path, **settings))

@@ -102,6 +102,7 @@ def installed(environment):
     return {line.partition("==")[0] for line in run.stdout.splitlines()}
 
 
+@pytest.mark.long(in_ci=True)
 def test_it_builds_once_and_takes_the_wheel_from_the_cache_at_once(environment):
     code, out, err = set_up(environment, "--dry-run")
     assert code == 0, err
@@ -127,6 +128,7 @@ def test_it_builds_once_and_takes_the_wheel_from_the_cache_at_once(environment):
     assert len(builds(environment)) == 1
 
 
+@pytest.mark.long(in_ci=True)
 def test_a_build_that_fails_says_why_and_where_its_log_is(environment):
     wheels = environment / "wheels"
     code, _, err = set_up(environment, "--wheel-dir", str(wheels), does="fail")
@@ -140,6 +142,7 @@ def test_a_build_that_fails_says_why_and_where_its_log_is(environment):
     assert "horovod" not in installed(environment)
 
 
+@pytest.mark.long(in_ci=True)
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 )

@@ -45,6 +45,7 @@ def test_two_ranks_on_s3_train_what_one_does_on_the_disk(start, tmp_path):
         np.testing.assert_allclose(value, local[name], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.long(in_ci=True)
 def test_what_is_wrong_with_remote_data_is_one_message(start):
     with serve() as server:
         server.put("data/x.recordio", b"")
@@ -70,6 +71,7 @@ def table(tmp_path):
     return tmp_path / "table"
 
 
+@pytest.mark.long(in_ci=True)
 def test_a_folder_of_csv_files_is_learned_and_predicted(start, table, tmp_path):
     model = tmp_path / "model"
     job = start(

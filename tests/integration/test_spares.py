@@ -2,10 +2,13 @@
 
 import signal
 
+import pytest
+
 from tests import counting_job
 from tests.integration.test_scale import edl, status
 
 
+@pytest.mark.long
 def test_a_spare_takes_the_place_of_a_killed_rank(start, tmp_path):
     settings = {"launch.np": 2, "elastic.spares": 1}
     job = start("train", *counting_job.overrides(tmp_path, **settings))

@@ -115,6 +115,7 @@ def test_the_model_is_listed_described_and_measured(trained):
     assert [row[2] == pytest.approx(152, abs=15) for row in predicted["rows"]] == [True] * 3
 
 
+@pytest.mark.long(in_ci=True)
 @pytest.mark.timeout(600)
 def test_a_second_prediction_waits_for_no_import(trained):
     before = list(filter(is_running, children_of(os.getpid())))
@@ -237,6 +238,7 @@ ENDED = {
 }
 
 
+@pytest.mark.long(in_ci=True)
 @pytest.mark.parametrize(
     ("how", "name"),
     [
@@ -326,6 +328,7 @@ def test_the_tutorial_goes_from_nothing_to_a_predicted_column(tmp_path):
         assert predicted == pytest.approx(PAY[role] + 2, abs=15)
 
 
+@pytest.mark.long(in_ci=True)
 @pytest.mark.timeout(900)
 @NEEDS_KERAS
 def test_the_reference_on_postgresql_leaves_no_password_anywhere(postgresql_server, tmp_path):

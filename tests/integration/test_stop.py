@@ -1,6 +1,7 @@
 """`edl stop` and `edl resume` of a job on this machine: no step is lost, no weight changes."""
 
 import numpy as np
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from edl_horovod import trained_model
@@ -25,6 +26,7 @@ def steps_shown(job):
     return [it.step for it in EventAccumulator(str(folder)).Reload().Scalars("train/loss")]
 
 
+@pytest.mark.long(in_ci=True)
 def test_a_job_that_was_stopped_and_resumed_ends_with_the_same_weights(start, tmp_path):
     data = write_records(tmp_path / "data", 120)
     settings = [
@@ -65,6 +67,7 @@ def test_a_job_that_was_stopped_and_resumed_ends_with_the_same_weights(start, tm
     assert shown[0] <= last < shown[-1] == STEPS
 
 
+@pytest.mark.long(in_ci=True)
 def test_a_stop_of_a_job_without_checkpoints_must_be_meant(start_paced):
     job = start_paced(
         "train.epochs=20",

@@ -82,6 +82,7 @@ def edl(unpacked, cwd, *words):
     )
 
 
+@pytest.mark.long(in_ci=True)
 def test_it_composes_a_job_from_any_folder_without_a_framework(unpacked, tmp_path):
     run = edl(
         unpacked,
@@ -175,6 +176,7 @@ def environment(tmp_path):
     return tmp_path / "venv" / "bin"
 
 
+@pytest.mark.long(in_ci=True)
 @pytest.mark.timeout(900)
 def test_in_an_environment_of_its_own_it_sets_up_horovod_and_trains_on_a_ring(
     environment, wheel, tmp_path
@@ -217,6 +219,7 @@ def test_in_an_environment_of_its_own_it_sets_up_horovod_and_trains_on_a_ring(
     assert (tmp_path / "model" / "trained_model.pb").is_file()
 
 
+@pytest.mark.long(in_ci=True)
 @pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="a release is made of a commit")
 def test_a_release_is_the_same_whatever_the_folder_and_the_umask(tmp_path):
     printed = []
@@ -247,6 +250,7 @@ with open(target, "w") as stream:
 """
 
 
+@pytest.mark.long(in_ci=True)
 @pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="a release is made of a commit")
 def test_a_release_lists_what_is_committed_and_nothing_else(tmp_path):
     clone = tmp_path / "clone"

@@ -28,6 +28,7 @@ MESSAGES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_adapter_knows_what_horovod_says_of_real_failures(framework):
     output, log = run("real_failures", RING_FRAMEWORK=framework)

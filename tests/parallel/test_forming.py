@@ -6,6 +6,7 @@ from edl_horovod.coordinator.wire import VANISHED_SECONDS
 from tests.parallel.programs import run
 
 
+@pytest.mark.long
 def test_connections_of_the_ring_notice_vanished_hosts_and_no_others_are_touched():
     output, log = run("foreign_sockets")
     found = {kind: list(map(int, times)) for kind, *times in map(str.split, output.splitlines())}
@@ -14,11 +15,13 @@ def test_connections_of_the_ring_notice_vanished_hosts_and_no_others_are_touched
     assert found["ring"] == [round(VANISHED_SECONDS * 1000)] * 4, log
 
 
+@pytest.mark.long
 def test_a_rendezvous_that_fails_is_not_taken_for_one_of_the_old_kind():
     output, log = run("rendezvous_fails")
     assert output.split() == ["POST", "failed"], log
 
 
+@pytest.mark.long
 def test_mpi_is_finalised_where_gloo_cannot_start():
     output, log = run("failed_start")
     if output == "no MPI\n":
@@ -27,11 +30,13 @@ def test_mpi_is_finalised_where_gloo_cannot_start():
 
 
 # Unset, it is 10 ms with nothing to reduce, so there are 100 cycles a second at most.
+@pytest.mark.long
 def test_cycles_take_10_ms_with_nothing_to_reduce(tmp_path):
     output, log = run("idle_cycles", tmp_path / "timeline.json")
     assert 0 < float(output) < 120, log
 
 
+@pytest.mark.long
 def test_a_cycle_time_that_is_asked_for_holds_with_nothing_to_reduce(tmp_path):
     output, log = run("idle_cycles", tmp_path / "timeline.json", HOROVOD_CYCLE_TIME="1")
     assert float(output) > 150, log

@@ -10,6 +10,7 @@ SOON_SECONDS = 5.0
 """A third of the ring's time-out."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(
     ("kind", "size"), [pytest.param("sums", 4, marks=pytest.mark.long), ("broadcasts", 3)]
@@ -45,6 +46,7 @@ def test_a_rank_that_waits_for_a_lost_member_to_connect_gives_up_when_told_or_by
     assert foreign == "serves", "a server of the same process is no part of the ring"
 
 
+@pytest.mark.long
 @NEEDS_TORCH
 @pytest.mark.parametrize(("how", "soon"), [("killed", 2.0), ("stopped", 10.0)])
 def test_a_pytorch_step_that_breaks_between_two_buckets_is_repeated_in_the_next_ring(how, soon):

@@ -153,6 +153,7 @@ def test_what_a_job_writes_stays_text(tab, job_dir):
     assert not [it for it in tab.said if "favicon" not in it]
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_events_stay_fluid(browser, tmp_path):
     job_dir = new_job(tmp_path)
     started = recorded("job", 1000.0, "launcher", state="running", task="train")

@@ -48,6 +48,7 @@ def test_they_are_called_around_each_step_with_the_means_of_the_epoch_so_far(tra
     assert looks.rates[0] == pytest.approx(0.05)
 
 
+@pytest.mark.long
 def test_a_training_that_is_looked_at_is_the_same_training(train, use):
     use(lambda: [Looks()])
     seen = train("train.epochs=2", PER_STEP, job="seen")
@@ -55,6 +56,7 @@ def test_a_training_that_is_looked_at_is_the_same_training(train, use):
     assert seen.losses == train("train.epochs=2", job="alone").losses
 
 
+@pytest.mark.long
 def test_what_they_counted_is_there_at_the_end_of_the_epoch_and_after_a_restart(train, use):
     made = []
 
@@ -96,6 +98,7 @@ def _stop(callback):
     callback.model.stop_training = True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -47,6 +47,7 @@ def test_they_are_told_of_each_epoch_once_with_the_means_of_all_steps(train, use
     assert recorder.logs["val_loss"] == training.result.metrics["loss"]
 
 
+@pytest.mark.long
 def test_a_training_that_goes_on_has_the_callbacks_it_had(train, use, tmp_path):
     made, loggers = [], []
 
@@ -83,12 +84,14 @@ def test_a_training_that_goes_on_has_the_callbacks_it_had(train, use, tmp_path):
     assert epochs == [list("012345")] * 2
 
 
+@pytest.mark.long
 def test_one_of_them_can_end_the_training(train, use):
     use(lambda: [keras.callbacks.EarlyStopping(monitor="loss", min_delta=100.0, patience=1)])
     assert max(train(EPOCHS).losses) == 2 * STEPS_PER_EPOCH
     assert train(EPOCHS, "resume=must").losses == {}
 
 
+@pytest.mark.long
 def test_a_rate_by_step_and_a_last_step_hold_on_every_rank_alike(train, use):
     seen = []
 

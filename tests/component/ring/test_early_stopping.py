@@ -17,6 +17,7 @@ SETTINGS = (
 )
 
 
+@pytest.mark.long
 def test_a_training_stops_and_goes_on_as_if_it_had_not_been_interrupted(train, tmp_path):
     held_out = f"validation_data={tmp_path}/data/part-0.recordio"
     whole = train(*SETTINGS, held_out, job="whole")
@@ -47,6 +48,7 @@ def test_a_training_stops_and_goes_on_as_if_it_had_not_been_interrupted(train, t
         np.testing.assert_allclose(value, theirs[name], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_training_stops_when_its_metric_is_good_enough(train, tmp_path):
     held_out = f"validation_data={tmp_path}/data/part-0.recordio"
     settings = [*SETTINGS[:3], "train.early_stopping.patience=99", held_out]

@@ -78,6 +78,7 @@ def test_it_does_what_it_does_in_fit(train, use, tmp_path, name):
         assert len(epochs) < EPOCHS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_it_does_so_after_an_end_in_the_midst_of_an_epoch(train, use, tmp_path, name):
     begins = Begins()
@@ -127,6 +128,7 @@ def test_model_checkpoint_saves_each_epoch_or_the_best(train, use, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.long
 def test_model_checkpoint_by_steps_needs_per_step(train, use, tmp_path):
     def make():
         path = str(tmp_path / "{epoch}-{batch}.weights.h5")
@@ -149,6 +151,7 @@ def tags(folder):
     return found
 
 
+@pytest.mark.long
 def test_tensorboard_writes_each_epoch(train, use, tmp_path):
     use(lambda: [keras.callbacks.TensorBoard(str(tmp_path / "board"), histogram_freq=1)])
     train("train.epochs=2", f"validation_data={tmp_path}/data/part-0.recordio")
@@ -158,6 +161,7 @@ def test_tensorboard_writes_each_epoch(train, use, tmp_path):
     assert any("kernel" in tag for tag in found)
 
 
+@pytest.mark.long
 def test_tensorboard_writes_steps_with_per_step(train, use, tmp_path):
     def make():
         return [

@@ -33,6 +33,7 @@ def test_a_gradient_that_is_not_finite_is_told_and_changes_nothing(train):
         train("model_def=steep", "params.bad_id=0", "data_plan.shuffle=false")
 
 
+@pytest.mark.long
 def test_a_link_out_of_the_zoo_is_told_before_the_training(train, tmp_path):
     shutil.copytree(ZOO, tmp_path / "zoo")
     (tmp_path / "secret").write_text("secret")

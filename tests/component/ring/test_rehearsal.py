@@ -1,11 +1,13 @@
 """A worker runs its steps once while it gets warm, and nothing comes of it."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from edl_horovod.frameworks.base import CollectiveFailed
 
 
+@pytest.mark.long
 def test_nothing_has_changed_when_a_worker_is_warm(train, watched):
     steps = []
 
@@ -28,6 +30,7 @@ def test_nothing_has_changed_when_a_worker_is_warm(train, watched):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.long
 def test_the_collective_of_a_rehearsal_fails_and_no_earlier_op(train, monkeypatch):
     from edl_horovod.frameworks.keras import step as keras_step
 

@@ -40,11 +40,13 @@ def test_every_step_is_that_of_an_uninterrupted_training(train, tmp_path):
     assert_same_weights(second, whole)
 
 
+@pytest.mark.long
 def test_who_is_dismissed_saves_its_last_step(train, tmp_path):
     train(EPOCHS, until=7)
     assert saved_steps(tmp_path) == [7]
 
 
+@pytest.mark.long
 def test_a_damaged_newest_checkpoint_costs_only_its_steps(train, tmp_path, caplog):
     whole = train(EPOCHS, job="whole")
     train(EPOCHS, "checkpoint.every_steps=4", "checkpoint.keep=9", until=10)
@@ -65,6 +67,7 @@ def test_a_finished_training_can_be_lengthened(train, tmp_path):
     assert_same_weights(longer, train(EPOCHS, job="whole"))
 
 
+@pytest.mark.long
 def test_the_last_evaluation_is_not_lost_with_those_who_made_it(train, tmp_path):
     held_out = f"validation_data={tmp_path}/data/part-0.recordio"
     first = train(EPOCHS, held_out)
@@ -96,6 +99,7 @@ def test_an_evaluation_may_be_new_where_a_training_goes_on(train, tmp_path):
     assert second.result.metrics["loss"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("setting", "error", "message"),
     [

@@ -12,6 +12,7 @@ def weights(training):
     return [np.asarray(value) for value in training.step.model.keras.get_weights()]
 
 
+@pytest.mark.long
 def test_parts_of_a_step_give_the_same_training(train):
     whole = train(EPOCHS, job="whole")
     parts = train(EPOCHS, "train.accumulate_steps=5", job="parts")

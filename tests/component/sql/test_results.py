@@ -40,6 +40,7 @@ def url(request, tmp_path):
     return request.getfixturevalue(request.param).url
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("url", "select"), WIDE.items(), indirect=["url"])
 def test_a_large_result_takes_little_memory(url, select, tmp_path):
     words = ["-q", f"db={url}", f"models={tmp_path}/models", f"BEGIN; {select}; SELECT 1 AS one"]

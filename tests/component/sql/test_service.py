@@ -120,6 +120,7 @@ def test_a_call_without_the_token_is_refused(running, token):
     assert running.fail("SELECT 1", token=token)[0] == "UNAUTHENTICATED"
 
 
+@pytest.mark.long
 def test_a_client_may_name_an_allowed_database_alone(running, folder):
     running.run("UPDATE employee SET age = 77", db_conn_str=f"sqlite:///{folder}/other.db")
     counted = "SELECT count(*) AS n FROM employee WHERE age = 77"
@@ -143,6 +144,7 @@ REACHES_FILES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sql", REACHES_FILES)
 def test_a_client_reaches_no_file_but_the_database_of_sqlite(running, folder, sql):
     before = sorted(folder.iterdir())
@@ -164,6 +166,7 @@ def test_a_client_of_sqlite_may_do_what_stays_in_the_database(folder):
     assert [row[1] for row in described] == ["id", "word"]
 
 
+@pytest.mark.long
 def test_a_client_reaches_no_file_through_duckdb(tmp_path):
     duckdb = pytest.importorskip("duckdb")
     pytest.importorskip("duckdb_engine")
@@ -193,6 +196,7 @@ def test_a_client_reaches_no_file_through_duckdb(tmp_path):
         assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.long
 def test_a_client_of_mariadb_sends_no_file_of_the_service(tmp_path, mariadb):
     mariadb.run("CREATE TABLE words (word TEXT)")
     (tmp_path / "secret.txt").write_text("a word\n")
@@ -202,6 +206,7 @@ def test_a_client_of_mariadb_sends_no_file_of_the_service(tmp_path, mariadb):
     assert mariadb.run("SELECT * FROM words") == []
 
 
+@pytest.mark.long
 def test_a_client_sets_only_what_the_service_permits(running):
     train = "SELECT salary, age FROM employee TRAIN regressor.DNN WITH {} INTO m"
     for attribute in (
@@ -214,6 +219,7 @@ def test_a_client_sets_only_what_the_service_permits(running):
         assert (code, attribute.partition("=")[0] in text) == ("INVALID_ARGUMENT", True), text
 
 
+@pytest.mark.long
 def test_a_wish_that_is_not_followed_is_told_where_there_is_a_job(running):
     assert kinds(running.run("SELECT 1 AS one", exit_on_submit=True)) == ["head", "row", "eoe"]
     with running.channel() as channel:
@@ -223,6 +229,7 @@ def test_a_wish_that_is_not_followed_is_told_where_there_is_a_job(running):
         assert call.get(timeout=60).code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+@pytest.mark.long
 def test_calls_of_a_session_run_in_order(running):
     running.run("CREATE TABLE IF NOT EXISTS said (word TEXT); DELETE FROM said")
     with running.channel() as channel:
@@ -236,6 +243,7 @@ def test_calls_of_a_session_run_in_order(running):
     assert rows(running.run("SELECT word FROM said ORDER BY rowid")) == [["first"], ["second"]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["sqlite", "postgresql"])
 def test_a_session_keeps_its_transaction_and_temporary_tables_between_calls(
     request, tmp_path, name
@@ -263,6 +271,7 @@ def test_a_session_keeps_its_transaction_and_temporary_tables_between_calls(
     assert database.run("SELECT x FROM t") == []
 
 
+@pytest.mark.long
 def test_a_session_whose_call_is_cancelled_tells_that_its_transaction_is_gone(running):
     with running.channel() as channel:
         list(running.start(channel, "BEGIN; DELETE FROM employee", user_id="one"))
@@ -276,6 +285,7 @@ def test_a_session_whose_call_is_cancelled_tells_that_its_transaction_is_gone(ru
     assert rows(running.run("SELECT count(*) AS n FROM employee", user_id="one")) == [[2]]
 
 
+@pytest.mark.long
 def test_more_sessions_than_allowed_are_refused_until_one_ends(running):
     with running.channel() as channel:
         calls = [
@@ -304,6 +314,7 @@ def test_a_client_that_vanishes_ends_its_statement(running):
     wait_until(lambda: not children_of(running.process.pid), "the end of its process")
 
 
+@pytest.mark.long
 def test_silent_connections_keep_nobody_out_and_hold_up_no_end(folder):
     with service(folder, most_files=168) as found, contextlib.ExitStack() as silent:
 
@@ -319,6 +330,7 @@ def test_silent_connections_keep_nobody_out_and_hold_up_no_end(folder):
         assert found.process.wait(10) == 0
 
 
+@pytest.mark.long
 def test_calls_without_the_token_write_few_lines(folder):
     with service(folder) as found:
         with found.channel() as channel:
@@ -333,6 +345,7 @@ def test_calls_without_the_token_write_few_lines(folder):
     assert "29" in about[-1], "the others are counted"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_service_and_what_runs(folder, number):
     with service(folder) as found, found.channel() as channel:
@@ -345,6 +358,7 @@ def test_a_signal_ends_the_service_and_what_runs(folder, number):
         assert not any(map(is_running, started))
 
 
+@pytest.mark.long
 def test_tls_serves_who_trusts_its_certificate(folder, tmp_path):
     certificate, key = certificate_of("127.0.0.1", tmp_path)
     with service(folder, "--certificate", str(certificate), "--key", str(key)) as found:
@@ -407,6 +421,7 @@ def test_a_token_is_needed(folder, monkeypatch, capsys, token, said):
     assert "short" not in err
 
 
+@pytest.mark.long
 def test_a_service_that_is_killed_takes_its_statements_along(folder):
     with service(folder) as found, found.channel() as channel:
         in_background(found.start(channel, LONG.format(most=500_000_000)))
@@ -417,6 +432,7 @@ def test_a_service_that_is_killed_takes_its_statements_along(folder):
         wait_until(lambda: not any(map(is_running, started)), "the end of the call")
 
 
+@pytest.mark.long
 def test_moments_of_postgresql_are_timestamps_and_its_password_is_not_told(tmp_path, postgresql):
     with service(tmp_path, EDL_DB=postgresql.url) as found:
         text = (

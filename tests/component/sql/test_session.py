@@ -119,6 +119,7 @@ def rows_of(database, table):
         return connection.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall()
 
 
+@pytest.mark.long
 def test_a_training_becomes_the_job_of_the_command_line(session, ring, tmp_path):
     (found,) = run(session, TRAINED)
     (config,) = ring.configs
@@ -131,6 +132,7 @@ def test_a_training_becomes_the_job_of_the_command_line(session, ring, tmp_path)
     assert list((tmp_path / "models" / ".jobs").iterdir()) == []
 
 
+@pytest.mark.long
 def test_predictions_go_into_the_column_and_nothing_else_changes(session, database):
     before = rows_of(database, "testdata")
     *_, found = run(
@@ -143,6 +145,7 @@ def test_predictions_go_into_the_column_and_nothing_else_changes(session, databa
     assert found.model == "m@1"
 
 
+@pytest.mark.long
 def test_a_statement_runs_each_night(session, database, ring):
     nightly = "SELECT * FROM testdata PREDICT testdata.p USING m;"
     run(session, TRAINED + nightly)
@@ -162,12 +165,14 @@ def test_a_statement_runs_each_night(session, database, ring):
     assert len(ring.configs) == num_jobs
 
 
+@pytest.mark.long
 def test_predictions_without_a_table_are_rows(session):
     *_, found = run(session, TRAINED + "SELECT name, role FROM testdata PREDICT USING m")
     assert found.columns == ("name", "role", "prediction")
     assert found.rows[1] == ("n1", "engineer", 1.0)
 
 
+@pytest.mark.long
 def test_columns_that_the_model_does_not_read_come_back_as_they_were(session, database):
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("ALTER TABLE testdata ADD COLUMN hired DATE DEFAULT '2024-02-29'")
@@ -177,6 +182,7 @@ def test_columns_that_the_model_does_not_read_come_back_as_they_were(session, da
     assert found.rows[1][2] is None
 
 
+@pytest.mark.long
 def test_values_that_the_training_did_not_have_are_counted(session, database):
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE testdata SET role = 'judge' WHERE rowid IN (3, 7)")
@@ -187,6 +193,7 @@ def test_values_that_the_training_did_not_have_are_counted(session, database):
     )
 
 
+@pytest.mark.long
 def test_a_classifier_gives_the_class_and_its_probabilities(session, database):
     *_, rows = run(
         session,
@@ -203,6 +210,7 @@ def test_a_classifier_gives_the_class_and_its_probabilities(session, database):
     assert rows.rows[1] == ("n1", 1.0, "engineer", 0.0, 1.0, 0.0)
 
 
+@pytest.mark.long
 def test_the_probabilities_of_two_models_stand_side_by_side(session, database):
     text = "SELECT name, salary FROM employee PREDICT employee.{} WITH predict.probabilities=True"
     run(session, CLASSIFIED + text.format("first") + " USING c")
@@ -212,6 +220,7 @@ def test_the_probabilities_of_two_models_stand_side_by_side(session, database):
     assert len(rows.columns) == 3 + 2 * 4
 
 
+@pytest.mark.long
 def test_metrics_are_of_all_rows(session):
     *_, regression, classes, some = run(
         session,
@@ -225,6 +234,7 @@ def test_metrics_are_of_all_rows(session):
     assert [row[0] for row in some.rows] == ["accuracy", "auc"]
 
 
+@pytest.mark.long
 def test_metrics_and_importances_go_into_tables(session, database):
     evaluated = 'SELECT * FROM employee EVALUATE c LABEL role INTO "how good";'
     *_, made, explained, rows, columns = run(
@@ -255,6 +265,7 @@ def test_metrics_never_replace_another_table(session, database):
     assert rows_of(database, "employee") == before
 
 
+@pytest.mark.long
 def test_columns_are_explained(session):
     *_, found = run(session, TRAINED + "SELECT * FROM employee EXPLAIN m")
     assert found.columns == ("column", "importance", "deviation")
@@ -269,6 +280,7 @@ def test_a_picture_is_of_one_explain(database, tmp_path):
             verb.run("sql", "", [text, *words])
 
 
+@pytest.mark.long
 def test_an_unknown_metric_is_refused(session):
     with pytest.raises(StatementError, match="Did you mean 'accuracy'"):
         run(
@@ -289,17 +301,20 @@ def test_rows_are_held_back_for_the_validation(session, ring):
     assert ("training", "rows", 9) in described.rows
 
 
+@pytest.mark.long
 def test_a_training_goes_on_from_a_model(session, ring):
     run(session, TRAINED + TRAINED.replace("INTO m", "USING m INTO better"))
     assert ring.configs[1].init_from.endswith("/m/1/model")
 
 
+@pytest.mark.long
 def test_a_model_that_is_there_is_not_trained_again(session, ring):
     *_, found = run(session, TRAINED + TRAINED.replace("INTO", "INTO IF NOT EXISTS"))
     assert len(ring.configs) == 1
     assert (found.message, found.model) == ("The model m exists already.", "m")
 
 
+@pytest.mark.long
 def test_models_are_listed_and_dropped(session):
     *_, listed, dropped, left = run(
         session, TRAINED + TRAINED + "SHOW MODELS; DROP MODEL m; SHOW MODELS"
@@ -309,6 +324,7 @@ def test_models_are_listed_and_dropped(session):
     assert left.rows == ()
 
 
+@pytest.mark.long
 def test_all_versions_are_listed_with_their_metrics_and_an_earlier_one_is_live_again(session, ring):
     validated = TRAINED.replace("INTO", "WITH train.split='sequential' INTO")
     *_, listed, altered, then, _ = run(
@@ -325,6 +341,7 @@ def test_all_versions_are_listed_with_their_metrics_and_an_earlier_one_is_live_a
     assert ring.configs[-1].trained_model.endswith("/m/1/model")
 
 
+@pytest.mark.long
 def test_the_log_of_a_training_has_a_row_for_each_step_that_was_told(session, ring):
     def write_events():
         with EventLog(Path(ring.configs[-1].job_dir) / "events.jsonl", "worker") as log:
@@ -352,6 +369,7 @@ def test_the_log_of_a_training_has_a_row_for_each_step_that_was_told(session, ri
     assert trials.rows == ()
 
 
+@pytest.mark.long
 def test_a_dry_run_shows_settings_and_changes_nothing(session, ring, database, tmp_path):
     run(session, TRAINED)
     session.context.is_dry_run = True
@@ -370,6 +388,7 @@ def test_a_dry_run_shows_settings_and_changes_nothing(session, ring, database, t
     assert len(rows_of(database, "employee")) == 12
 
 
+@pytest.mark.long
 def test_a_failed_job_leaves_its_logs_and_no_rows(session, ring, tmp_path):
     def fail():
         raise JobFailed("The ring fell.")
@@ -395,6 +414,7 @@ def test_a_killed_statement_ends_and_leaves_nothing(session, ring, tmp_path):
     assert session.context.store.names() == ()
 
 
+@pytest.mark.long
 def test_the_rows_that_a_dead_process_left_are_removed(session, ring, tmp_path):
     ring.before_it_ends = lambda: os.kill(os.getpid(), signal.SIGKILL)
     child = fork(lambda: run(session, TRAINED))
@@ -409,6 +429,7 @@ def test_the_rows_that_a_dead_process_left_are_removed(session, ring, tmp_path):
     assert (left / "job").is_dir()
 
 
+@pytest.mark.long
 def test_rows_on_their_way_are_for_their_user_alone(session, ring, tmp_path):
     modes = []
     jobs = tmp_path / "models" / ".jobs"
@@ -425,6 +446,7 @@ def umask():
     return mask
 
 
+@pytest.mark.long
 def test_rows_of_another_machine_are_removed_only_where_nothing_is_heard_of_it(
     session, ring, tmp_path
 ):
@@ -443,6 +465,7 @@ def test_rows_of_another_machine_are_removed_only_where_nothing_is_heard_of_it(
     assert not (job / "data").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
 def test_predictions_that_the_database_refused_are_written_later(request, ring, tmp_path, engine):
     database = request.getfixturevalue(engine)
@@ -479,6 +502,7 @@ def test_predictions_that_the_database_refused_are_written_later(request, ring, 
         assert len(ring.configs) == num_jobs + 1
 
 
+@pytest.mark.long
 def test_predictions_of_rows_that_have_changed_are_not_written_later(session, database, ring):
     def break_off():
         with contextlib.closing(sqlite3.connect(database)) as connection, connection:
@@ -498,6 +522,7 @@ def test_predictions_of_rows_that_have_changed_are_not_written_later(session, da
     assert len(ring.configs) == num_jobs + 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Interrupted])
 def test_an_interrupt_leaves_nothing(session, ring, tmp_path, error):
     def interrupt():
@@ -510,6 +535,7 @@ def test_an_interrupt_leaves_nothing(session, ring, tmp_path, error):
     assert list((tmp_path / "models" / ".jobs").iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_null_counts_as_what_the_training_said(session, database, ring):
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE employee SET role = NULL WHERE rowid = 2")

@@ -34,6 +34,7 @@ def run(session, text):
     return [session.run(statement) for statement in session.parse(text)][-1]
 
 
+@pytest.mark.long
 def test_a_program_of_sqlflow_runs(place):
     session, database, ring, schema = place
     run(session, TRAINED.format(num_classes=3))

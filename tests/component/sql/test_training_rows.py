@@ -105,6 +105,7 @@ def learned(place):
     return {row.pop("salary"): row for row in place.ring.rows[0]}
 
 
+@pytest.mark.long
 def test_nulls_are_filled_in_all_columns(place):
     place.run(TRAINED.format(more=""))
     rows = learned(place)
@@ -160,6 +161,7 @@ def test_rows_held_back_of_another_kind_are_refused(place):
     assert place.ring.rows == []
 
 
+@pytest.mark.long
 def test_later_rows_are_filled_with_the_same_values(place):
     place.run(TRAINED.format(more=""))
     for column in ("age", "height", "role", "hired"):
@@ -174,6 +176,7 @@ def test_later_rows_are_filled_with_the_same_values(place):
     assert "2026-01-04" in kept["hired"]
 
 
+@pytest.mark.long
 def test_what_is_held_back_says_nothing_about_the_values(place):
     more = ", train.validation_select='SELECT age, height, role, hired, salary FROM people"
     more += " WHERE id IN (3, 4)'"
@@ -187,6 +190,7 @@ def test_what_is_held_back_says_nothing_about_the_values(place):
     }
 
 
+@pytest.mark.long
 def test_rows_held_back_may_be_null_alone(place):
     place.database.run("UPDATE people SET role = NULL, hired = NULL, age = NULL WHERE id = 4")
     more = ", train.validation_select='SELECT age, height, role, hired, salary FROM people"
@@ -225,6 +229,7 @@ def test_other_values_are_refused(place, written):
         place.run(TRAINED.format(more="").replace("'mean'", written))
 
 
+@pytest.mark.long
 def test_rows_may_be_held_back_by_a_column_with_nulls(place):
     more = ", train.split='key', train.split_column='hired', train.split_fraction=0.5"
     values = (f"({number}, 30, 1.5, NULL, '2026-02-{number:02}', 7.5)" for number in range(5, 25))
@@ -233,6 +238,7 @@ def test_rows_may_be_held_back_by_a_column_with_nulls(place):
     assert None not in [row["role"] for row in place.ring.rows[0]]
 
 
+@pytest.mark.long
 def test_values_are_kept_as_json(place, tmp_path):
     place.run(TRAINED.format(more=""))
     about = json.loads((tmp_path / "models" / "m" / "1" / "about.json").read_text())

@@ -720,6 +720,7 @@ def _kills(url, folder, action):
     assert ended == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("people", "action"),
     [

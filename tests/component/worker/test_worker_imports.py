@@ -103,14 +103,17 @@ def _run(code):
     return run.stdout
 
 
+@pytest.mark.long
 def test_no_thread_runs_and_nothing_is_initialised():
     assert _run(NOTHING_RUNS) == "1\n"
 
 
+@pytest.mark.long
 def test_no_import_goes_through_anything_of_ours():
     assert _run(NOTHING_IS_HOOKED).split() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("what", "printed"),
     [

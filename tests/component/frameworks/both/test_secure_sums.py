@@ -88,6 +88,7 @@ def train(make_step, folder, *, secure_sums):
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make_step", [keras_step, torch_step])
 def test_a_model_trains_by_secure_sums_as_by_plain_ones(make_step, tmp_path):
     results, variables = train(make_step, tmp_path / "plain", secure_sums=False)

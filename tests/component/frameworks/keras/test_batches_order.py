@@ -126,6 +126,7 @@ def test_a_restart_drops_what_was_made_ready_for_other_lanes(opened):
             assert stream.record_ids.tolist() == ids
 
 
+@pytest.mark.long
 def test_an_expected_restart_is_that_restart_and_another_one_is_not(opened):
     stream, plan = opened
     end = 2 * plan.steps_per_epoch

@@ -26,6 +26,7 @@ from tests.zoo import masked as taggers
 from tests.zoo import own
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", own.MODELS)
 def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(kind):
     data = own_data(kind)
@@ -236,6 +237,7 @@ def test_a_weight_that_depends_on_the_outputs_is_refused():
         KerasStep(loaded, specs_of(taggers.data("pair", 8)), learning_rate=None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["masked", "divided", "two_masks"])
 def test_the_loss_of_an_evaluation_divides_as_in_evaluate(kind):
     data = taggers.data(kind, 2 * BATCH)

@@ -103,6 +103,7 @@ def elements(batches, made):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -122,6 +123,7 @@ def test_tensors_of_every_kind_are_what_they_were(batches, value, expected):
         np.testing.assert_array_equal(one, expected(number))
 
 
+@pytest.mark.long
 def test_ragged_and_sparse_tensors_reach_the_model_as_such(batches):
     made = "dataset.map(lambda f, y: ({'rows': f['rows'], 'sparse': f['sparse']}, y))"
     spec, labels = batches("everything", made).element_spec

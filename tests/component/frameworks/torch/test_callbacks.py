@@ -179,6 +179,7 @@ def test_a_group_that_is_added_trains_as_in_a_loop_by_hand(size, kind):
             assert rates == [group["lr"] for group in optimizer.param_groups]
 
 
+@pytest.mark.long
 def test_a_group_that_is_added_is_there_after_a_restart(run, with_spec):
     with_spec(create_optimizer=head_alone, create_callbacks=lambda: [UnfreezesHere()])
     whole = run("train", EPOCHS, job="whole")
@@ -299,6 +300,7 @@ def small_loss(outputs, labels):
     return 0.01 * torch.nn.functional.mse_loss(outputs, labels)
 
 
+@pytest.mark.long
 def test_a_whole_learning_rate_that_gets_a_fraction_goes_on_after_a_restart(run, with_spec):
     with_spec(create_optimizer=whole_rate, create_loss=small_loss)
     whole = run("train", EPOCHS, job="whole")
@@ -314,6 +316,7 @@ def halved_by_epoch(model, lr=0.1):
     return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "stops", [["train.max_steps=7"], ["train.max_steps=7", "train.max_steps=9"]]
 )

@@ -45,6 +45,7 @@ def test_it_trains_as_without_it_whatever_number_of_examples_a_step_has(run, num
     assert 1 <= num_programs() <= 6
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_autocast_accumulation_and_export_go_with_it(run, num_programs, tmp_path):
     settings = ("train.max_steps=4", "train.precision=mixed_bfloat16", "train.accumulate_steps=3")

@@ -25,6 +25,7 @@ def onnx_outputs(path, arrays):
     return ReferenceEvaluator(model).run(None, dict(zip(names, arrays, strict=True)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch_norm", ["own", "synchronized"])
 def test_an_exported_model_runs_without_its_code(run, tmp_path, batch_norm):
     done = run("train", SHORT, "params.batch_norm=True", f"train.batch_norm={batch_norm}", *FORMATS)

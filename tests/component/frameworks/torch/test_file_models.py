@@ -167,6 +167,7 @@ def test_a_whole_module_trains_as_in_a_loop_of_its_user(run, rows, tmp_path):
         np.testing.assert_allclose(done.state[name], value.numpy(), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_file_of_settings_names_the_model_and_its_training_is_carried_on(run, rows, tmp_path):
     torch.save(sequence(), tmp_path / "model.pt")
     federated = {
@@ -232,6 +233,7 @@ def test_weights_in_a_checkpoint_of_another_training_are_taken(
     assert done.losses[1] == pytest.approx(loss.item(), rel=1e-5)
 
 
+@pytest.mark.long
 def test_a_file_that_a_training_cannot_begin_with_is_told(run, rows, net, tmp_path):
     given = [*spec(tmp_path, model_architecture=f"{tmp_path}/net.py:Net"), rows, ADAM, CLASSES]
     given += ["trust=model", f"init_from={tmp_path}/w.pt"]

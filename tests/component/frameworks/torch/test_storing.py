@@ -178,6 +178,7 @@ def train(run, tmp_path):
         yield train_it
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_training_stores_what_a_model_keeps_and_goes_on(train, run, case, tmp_path):
     whole = train(case, job="whole")
