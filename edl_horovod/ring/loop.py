@@ -3,10 +3,11 @@
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.world import World
-from edl_horovod.job.events import EventLog, ResetEvent
+from edl_horovod.job.events import EventLog, GenerationEvent, ResetEvent, WorkerEvent
 from edl_horovod.job.outcome import Success
 from edl_horovod.ring.membership.base import Dismissed, Membership
 from edl_horovod.ring.state import RingState, StateLost
@@ -85,6 +86,8 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
         EdlError: The job cannot go on.
     """
     state, size, left_at, reason = work.state, 0, time.monotonic(), "start"
+    members: list[str] = []
+    is_broken = False
     membership.expect = work.expect
     while True:
         try:
@@ -99,6 +102,12 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
                 else:
                     state.begin_alone()
             membership.formed(world, has_state=state.is_whole)
+            if name := membership.own_name:
+                before = members if is_broken else []
+                with membership.doing("joins", "who is in the ring", "state"):
+                    members = [name] if world.is_alone else state.texts_of_all(name, "edl.members")
+                if work.writes_files(world):
+                    _report_members(events, members, before, world=world, reason=reason)
             seconds = time.monotonic() - left_at
             took = (join_seconds, seconds)
             _report(events, work, world, old_size=size, took=took, reason=reason)
@@ -108,19 +117,37 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
             if is_done:
                 with membership.doing("unwatched", "writing the result", "ending"):
                     return work.finish(world)
-            reason = "membership changed"
+            reason, is_broken = "membership changed", False
         except Dismissed as dismissal:
             with membership.doing("unwatched", "saving the state", "checkpoint"):
                 work.dismissed(has_state=dismissal.has_state)
             raise
         except CollectiveFailed as failure:
-            reason = str(failure)
+            reason, is_broken = str(failure), True
             log.warning("the ring broke after step %d: %s", state.step, reason)
             membership.failed(failure)
         except StateLost as lost:
             # This process has no initial state any more; one that is started in its place has it.
             raise Dismissed(str(lost), is_final=False) from lost
         left_at = time.monotonic()
+
+
+def _report_members(
+    events: EventLog, members: Sequence[str], before: Sequence[str], *, world: World, reason: str
+) -> None:
+    """Write who is in the ring, and who was in the one that broke and is not in this one."""
+    for name in before:
+        if name not in members:
+            message = "it was in the ring that broke, and is not in the next one"
+            events.write(WorkerEvent(worker=name, state="lost", message=message))
+    ring = GenerationEvent(
+        generation=world.generation,
+        size=world.size,
+        members=tuple(members),
+        reason=reason,
+        is_formed=True,
+    )
+    events.write(ring)
 
 
 def _report(

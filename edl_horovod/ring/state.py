@@ -310,6 +310,14 @@ class RingState:
         lacking = self._stream.lacking if self._stream is not None else ()
         return [rank for rank in range(world.size) if rank not in lacking]
 
+    def texts_of_all(self, text: str, name: str) -> list[str]:
+        """The first 256 bytes of a text of each rank; all ranks call it.
+
+        Raises:
+            CollectiveFailed: A member was lost.
+        """
+        return gathered_texts(self._collectives, text, name)
+
     def digest(self) -> str:
         """A digest of all variables; the same on ranks whose variables are bit-identical."""
         total = hashlib.blake2b(digest_size=16)

@@ -14,6 +14,7 @@ import pytest
 
 from edl_horovod.files.output_dir import staged
 from edl_horovod.files.whole_file import write_text
+from edl_horovod.job.state import summarize
 from edl_horovod.job.warm_workers import socket_folder
 from edl_horovod.supervisor.plan import locate
 from tests import counting_job
@@ -176,6 +177,10 @@ def test_a_host_joins_and_killed_workers_are_survived_the_leader_too(horovodrun)
     job.ring(1)
     job.train_on()
     job.finish()
+    losses = summarize(job.job.events()).stops.losses
+    assert [stop.worker for stop in losses] == [f"{THIRD}:0", f"{FIRST}:0"]
+    # Where the others had to stop is known, too.
+    assert all("had to stop in" in str(stop) for stop in losses)
 
 
 @pytest.mark.long
@@ -193,6 +198,8 @@ def test_a_host_that_came_early_joins_and_a_withdrawn_one_goes(horovodrun):
     job.ring(1)
     job.train_on()
     job.finish()
+    # Only one was lost: the other one was let go.
+    assert [stop.worker for stop in summarize(job.job.events()).stops.losses] == [f"{THIRD}:0"]
 
 
 @pytest.mark.long(in_ci=True)

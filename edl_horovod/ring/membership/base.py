@@ -75,6 +75,11 @@ class Membership(ABC):
         A rank without the state receives it while the ring trains, and then reports again.
         """
 
+    @property
+    def own_name(self) -> str:
+        """What this rank is called, if the ranks themselves write down who is in their ring."""
+        return ""
+
     def can_stream_state(self) -> bool:
         """Whether ranks with the state stay in the ring until the others have received it."""
         return False

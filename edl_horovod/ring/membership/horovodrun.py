@@ -75,6 +75,11 @@ class HorovodDriverMembership(Membership):
             self.expect(World.of(self._place), step)
         return self._horovod.form_assigned(self._place, timeout_seconds=self._timeout_seconds)
 
+    @property
+    def own_name(self) -> str:
+        """Host and slot: the driver keeps to itself who is in the ring."""
+        return self._key
+
     def on_hosts_updated(self, timestamp: int, update_res: Any) -> None:
         """Called by Horovod's notification service, in its thread."""
         self._has_new_hosts = True
