@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.job.events import GenerationEvent, WorkerEvent
 from edl_horovod.job.outcome import Success
 from edl_horovod.ring.loop import run
 
@@ -40,6 +41,8 @@ class Job:
         return self.step
 
     is_whole = True
+    own_name = ""
+    """As of a ring whose coordinator knows who is in it."""
 
     def can_stream_state(self):
         return True
@@ -99,3 +102,34 @@ def test_the_state_is_synchronised_in_every_ring():
     job = Job(run=1)
     run(job, job, job)
     assert job.calls.count("sync") == job.calls.count("join") == 2
+
+
+class Named(Job):
+    """One whose ranks tell each other who they are; one goes with each ring."""
+
+    own_name = "a:0"
+    names = ("a:0", "b:0", "c:0")
+
+    def __init__(self, **breaks):
+        super().__init__(**breaks)
+        self.written = []
+
+    def texts_of_all(self, text, name):
+        return list(self.names[: 4 - self.calls.count("join")])
+
+    def run(self, world, membership):
+        # The second ring ends in good order.
+        return super().run(world, membership) and self.calls.count("run") != 2
+
+    def write(self, event):
+        self.written.append(event)
+
+
+def test_a_ring_without_a_coordinator_says_who_was_lost_with_one_that_broke():
+    job = Named(run=1)
+    run(job, job, job)
+    written = [e for e in job.written if isinstance(e, GenerationEvent | WorkerEvent)]
+    rings = [e.members for e in written if isinstance(e, GenerationEvent)]
+    assert rings == [Named.names, Named.names[:2], Named.names[:1]]
+    # The one that is not in the third ring was let go.
+    assert [(e.worker, e.state) for e in written if isinstance(e, WorkerEvent)] == [("c:0", "lost")]
