@@ -201,6 +201,7 @@ def test_killed_ranks_and_the_same_command_goes_on(folder):
         assert sorted(int(record[:2]) for record in reader) == list(range(NUM_FILES))
 
 
+@pytest.mark.long(in_ci=True)
 def test_an_error_under_mpirun_is_said_once_and_ends_all_ranks(folder):
     (folder / "zoo" / "names.py").write_text("import no_such_package\n")
     done = run(*MPIRUN, "-n", "3", *command(folder, "launch=mpi"))

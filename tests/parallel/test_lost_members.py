@@ -19,6 +19,7 @@ def test_survivors_of_a_broken_collective_get_an_error_soon(framework, kind, siz
     _lose_members(framework, kind, size)
 
 
+@pytest.mark.long
 @NEEDS_TORCH
 def test_survivors_that_begin_further_sums_while_their_ring_ends_get_an_error_soon():
     # Horovod's thread and the interpreter's lock used to wait for each other there, for ever.

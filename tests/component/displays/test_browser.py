@@ -71,6 +71,7 @@ def append(job_dir, source, *events):
             log.write(one)
 
 
+@pytest.mark.long
 def test_what_happens_is_shown_within_two_seconds_and_without_reload(tab, job_dir):
     with dashboard(job_dir) as served:
         tab.open(served.url)

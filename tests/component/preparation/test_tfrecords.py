@@ -27,6 +27,7 @@ def test_a_compressed_file_is_refused_with_what_to_do(tfrecords):
         Reader.open(str(tfrecords))
 
 
+@pytest.mark.long
 def test_the_documented_function_prepares_its_records(tfrecords, tmp_path, pytestconfig):
     page = (pytestconfig.rootpath / "docs" / "how-to" / "prepare.md").read_text()
     start = page.index("    import tensorflow as tf\n")

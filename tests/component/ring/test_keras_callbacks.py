@@ -93,6 +93,7 @@ def test_it_does_so_after_an_end_in_the_midst_of_an_epoch(train, use, tmp_path, 
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 def test_csv_logger_writes_what_it_writes_in_fit(train, use, tmp_path):
     begins = Begins()
     use(lambda: [begins, keras.callbacks.CSVLogger(str(tmp_path / "ours.csv"))])
@@ -108,6 +109,7 @@ def test_csv_logger_writes_what_it_writes_in_fit(train, use, tmp_path):
     )
 
 
+@pytest.mark.long
 def test_model_checkpoint_saves_each_epoch_or_the_best(train, use, tmp_path):
     use(
         lambda: [

@@ -18,16 +18,19 @@ def test_a_loss_that_fails_in_a_step_is_an_error_of_the_model_file(train):
         train("model_def=misfit.MisfitSpec")
 
 
+@pytest.mark.long
 def test_a_metric_that_fails_in_an_evaluation_is_one_too(train, tmp_path):
     with pytest.raises(UserCodeError, match=TOLD.format("evaluation", "MisfitInMetrics")):
         train("model_def=misfit.MisfitInMetrics", f"validation_data={tmp_path}/data")
 
 
+@pytest.mark.long
 def test_a_loss_that_is_not_finite_is_told_with_its_step_counted_from_1(train):
     with pytest.raises(TrainingError, match=r"^The loss of step 1 is not finite"):
         train("params.bad_id=0", "data_plan.shuffle=false")
 
 
+@pytest.mark.long
 def test_a_gradient_that_is_not_finite_is_told_and_changes_nothing(train):
     with pytest.raises(TrainingError, match=r"^The gradients of step 1 are not finite"):
         train("model_def=steep", "params.bad_id=0", "data_plan.shuffle=false")

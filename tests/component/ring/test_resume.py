@@ -124,6 +124,7 @@ def test_another_model_is_refused(train):
         train(EPOCHS, "resume=auto", "model_def=counting", "params.num_records=100")
 
 
+@pytest.mark.long
 def test_weights_of_a_trained_model_begin_a_new_training(train, tmp_path):
     assert max(train(EPOCHS, job="first").losses) == STEPS
     second = train(EPOCHS, f"init_from={tmp_path}/first-out", until=1, job="second")

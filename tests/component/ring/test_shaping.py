@@ -21,6 +21,7 @@ def test_parts_of_a_step_give_the_same_training(train):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_bounded_gradient_moves_sgd_by_no_more_than_its_bound(train):
     settings = ["model_def=sgd_tiny", "train.max_steps=1", "train.learning_rate=1.0"]
     start = train(*settings, "train.clip_norm=1e-12", job="start")
@@ -32,6 +33,7 @@ def test_a_bounded_gradient_moves_sgd_by_no_more_than_its_bound(train):
     np.testing.assert_allclose(max(np.abs(step).max() for step in steps), 0.001, rtol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_learns_and_keeps_its_variables_in_float32(train, precision):
     single = train(EPOCHS, job="single")

@@ -129,6 +129,7 @@ def dated(sqlite, tmp_path):
         yield Place(session, sqlite, ring)
 
 
+@pytest.mark.long
 def test_texts_that_are_all_dates_are_dates_in_sqlite(dated):
     dated.run(DATED.format(more=""))
     assert dated.ring.rows[0][1] == {
@@ -150,6 +151,7 @@ def test_texts_that_are_all_dates_are_dates_in_sqlite(dated):
         dated.run("SELECT day, at, part FROM dated PREDICT USING m")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("more", "change"),
     [

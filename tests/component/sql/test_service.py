@@ -61,6 +61,7 @@ def is_answered(found, **session):
     return False
 
 
+@pytest.mark.long
 def test_each_statement_gives_its_head_its_rows_and_its_end(running):
     found = running.run("SELECT * FROM employee;\nSELECT 1 AS one")
     assert kinds(found) == ["head", "row", "row", "eoe", "head", "row", "eoe"]
@@ -152,6 +153,7 @@ def test_a_client_reaches_no_file_but_the_database_of_sqlite(running, folder, sq
     assert sorted(folder.iterdir()) == before
 
 
+@pytest.mark.long
 def test_a_client_of_sqlite_may_do_what_stays_in_the_database(folder):
     text = (
         "CREATE TABLE kept (id INTEGER PRIMARY KEY, word TEXT); "

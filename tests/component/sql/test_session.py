@@ -289,6 +289,7 @@ def test_an_unknown_metric_is_refused(session):
         )
 
 
+@pytest.mark.long
 def test_rows_are_held_back_for_the_validation(session, ring):
     text = TRAINED.replace("INTO", "WITH train.split='sequential', train.split_fraction=0.25 INTO")
     *_, found = run(session, text)
@@ -406,6 +407,7 @@ def test_a_failed_job_leaves_its_logs_and_no_rows(session, ring, tmp_path):
         run(session, "KILL 1")
 
 
+@pytest.mark.long
 def test_a_killed_statement_ends_and_leaves_nothing(session, ring, tmp_path):
     ring.before_it_ends = lambda: request_kill(tmp_path / "models", 1)
     with pytest.raises(Interrupted, match="ended by KILL 1"):

@@ -147,6 +147,7 @@ def test_each_kind_of_column_is_filled_from_the_training_rows(tmp_path):
     assert (row["boolean"], row["date"]) == (False, (noon + 3 * day).date())
 
 
+@pytest.mark.long
 def test_rows_held_back_of_another_kind_are_refused(place):
     place.database.run(
         "UPDATE people SET role = 'cook' WHERE id < 3", "UPDATE people SET role = NULL WHERE id > 2"
@@ -199,6 +200,7 @@ def test_rows_held_back_may_be_null_alone(place):
     assert learned(place)[2.0]["role"] == "cook"
 
 
+@pytest.mark.long
 def test_means_of_the_largest_numbers_are_exact(place):
     place.database.run("ALTER TABLE people ADD COLUMN big BIGINT")
     for row, big in ((1, 2**62), (3, 2**62 + 2), (4, 2**62 + 1)):
@@ -223,6 +225,7 @@ def test_a_column_without_any_value_is_an_error(place):
     assert place.ring.rows == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("written", ["'median'", "3", "[1]"])
 def test_other_values_are_refused(place, written):
     with pytest.raises(StatementError, match=r"train\.nulls must be"):

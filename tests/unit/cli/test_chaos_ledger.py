@@ -99,6 +99,7 @@ def test_a_job_that_ended_before_its_first_step_has_an_empty_ledger(tmp_path, ca
     assert "debug.ledger" not in told
 
 
+@pytest.mark.long
 def test_data_of_ones_own_that_imports_tensorflow_adds_no_noise(tmp_path):
     pytest.importorskip("tensorflow")
     (tmp_path / "zoo").mkdir()

@@ -372,6 +372,7 @@ def test_composing_keeps_the_job_of_a_program_under_hydra_main(tmp_path):
     assert "0.25 theirs 1 True now-of-theirs" in done.stdout.splitlines()
 
 
+@pytest.mark.long
 def test_threads_compose_at_the_same_time():
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda n: compose_train(f"launch.np={n}"), range(1, 33)))

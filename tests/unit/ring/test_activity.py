@@ -286,6 +286,7 @@ def test_the_account_of_a_process_is_written_with_its_end(tmp_path):
     assert sum(recorded.event.seconds.values()) == pytest.approx(written - began, abs=1.5)
 
 
+@pytest.mark.long
 def test_accounts_leave_the_numbers_that_models_draw_alone(tmp_path):
     random.seed(7)
     expected = random.getstate()

@@ -415,6 +415,7 @@ async def test_a_party_that_the_coordinator_refuses_is_not_connected(training):
         await training.party("north", authority=OTHER)
 
 
+@pytest.mark.long
 async def test_a_party_whose_certificate_expires_later_ends_when_the_next_ring_forms(training):
     seconds = 4  # A busy machine needs some of them to connect.
     north = await training.party("north", lifetime=timedelta(seconds=seconds))

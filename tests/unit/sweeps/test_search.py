@@ -58,6 +58,7 @@ def test_it_runs_as_many_jobs_as_asked_and_names_the_best(edl, trainings, tmp_pa
     assert [row["state"] for row in rows(tmp_path)] == ["finished"] * 6
 
 
+@pytest.mark.long
 def test_the_same_command_goes_on_after_an_interrupt(edl, trainings, tmp_path):
     trainings.end_with(Interrupted("ctrl-c"), at=3)
     assert edl(RATE)[0] == 130
@@ -73,12 +74,14 @@ def test_the_same_command_goes_on_after_an_interrupt(edl, trainings, tmp_path):
     assert len(trainings.rates) == 7
 
 
+@pytest.mark.long
 def test_more_trials_go_on_from_the_earlier_ones(edl, trainings, tmp_path):
     edl(RATE)
     edl(RATE, "hydra.sweeper.n_trials=8")
     assert len(trainings.rates) == 8
 
 
+@pytest.mark.long
 def test_a_failed_job_ends_no_search_and_is_tried_again(edl, trainings, tmp_path):
     trainings.end_with(DataError("no file"), at=2)
 
@@ -129,6 +132,7 @@ def test_a_wrong_search_is_refused(edl, trainings, words, told):
     assert re.search(re.escape(told), err)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -153,6 +157,7 @@ def test_a_study_goes_on_with_its_own_settings_alone(edl, trainings, tmp_path, w
     assert (tmp_path / "s" / "sweep.json").read_text() == before
 
 
+@pytest.mark.long
 def test_overwrite_begins_a_new_study(edl, trainings, tmp_path):
     edl(RATE)
     code, _, _ = edl(
@@ -166,6 +171,7 @@ def test_overwrite_begins_a_new_study(edl, trainings, tmp_path):
     assert all(row["metrics"] for row in rows(tmp_path))
 
 
+@pytest.mark.long
 def test_a_study_s_settings_may_be_spelled_in_another_way(edl, trainings):
     edl(RATE)
     code, _, _ = edl("train.learning_rate=tag(log, interval(1e-3,1.0))", "log_level=debug")
@@ -209,6 +215,7 @@ def test_a_dry_run_checks_what_a_search_does(edl, tmp_path, words, told):
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.long
 def test_values_that_look_alike_in_a_name_have_their_own_jobs(edl, trainings, tmp_path):
     code, _, _ = edl("params.units=choice([10,20],[[10],20],plain)", "hydra.sweeper.n_trials=12")
 

@@ -118,6 +118,7 @@ def give_weights(model, module, twins):
                 layer.bias.copy_(torch.from_numpy(next(biased).numpy()))
 
 
+@pytest.mark.long
 def test_twins_of_the_zoo_have_the_same_records_and_the_same_curve(twins, images):
     records = prepared(twins.keras, images)
     assert prepared(twins.torch, images) == records

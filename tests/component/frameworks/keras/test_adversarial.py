@@ -72,6 +72,7 @@ def test_fgsm_trains_as_the_same_loop_by_hand():
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.long
 def test_pgd_raises_the_loss_more_than_a_random_change_and_less_than_a_larger_one_could():
     losses = {}
     for name, settings in {

@@ -159,6 +159,7 @@ def test_one_iterator_goes_from_run_to_run(opened, monkeypatch):
     assert len(made) == 2
 
 
+@pytest.mark.long
 def test_what_a_former_run_could_not_read_is_not_told_of_the_next(opened, path):
     stream, plan = opened
     damage(path)

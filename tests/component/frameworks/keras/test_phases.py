@@ -119,6 +119,7 @@ def test_taken_examples_are_the_chosen_rows_of_sparse_ragged_and_dense_features(
     np.testing.assert_array_equal(tf.sparse.to_dense(taken.features["sparse"]), dense[[1, 3]])
 
 
+@pytest.mark.long
 def test_a_phase_that_is_not_finite_leaves_the_step_without_effect():
     def loss(phase, model, features):
         factor = tf.where(tf.reduce_max(features["x"]) > 100.0, np.nan, 1.0)

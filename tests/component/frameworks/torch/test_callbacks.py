@@ -274,6 +274,7 @@ def at_the_third_step(model, lr=0.1):
     return [optimizer], [{"scheduler": scheduler, "interval": "step", "frequency": 3}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("create_optimizer", "rate"),
     [(by_epoch, 1e-4), (plateau, 1e-3), (every_second_epoch, 1e-4), (at_the_third_step, 1e-4)],

@@ -148,6 +148,7 @@ Decoders(make, 1).make(0, [b"x"], salt=0)
 """
 
 
+@pytest.mark.long
 def test_a_process_ends_with_its_rank_also_amid_the_users_code():
     rank = subprocess.Popen(
         [sys.executable, "-c", HANGING_RANK],

@@ -62,6 +62,7 @@ def test_large_models_have_a_file_of_weights_beside_them(run, tmp_path, monkeypa
     np.testing.assert_allclose(found, ours, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "text", "left"),
     [

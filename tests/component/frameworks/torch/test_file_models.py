@@ -213,6 +213,7 @@ def test_a_class_with_its_weights_trains(run, rows, net, kind, tmp_path):
     assert done.losses[1] == pytest.approx(loss.item(), rel=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS.values(), ids=CHECKPOINTS)
 def test_weights_in_a_checkpoint_of_another_training_are_taken(
     run, rows, net, checkpoint, tmp_path
@@ -274,6 +275,7 @@ def test_what_a_spec_says_wrongly_is_told(run, rows, settings, message, tmp_path
         run("train", *whole(tmp_path, sequence()), rows, *settings)
 
 
+@pytest.mark.long
 def test_files_that_do_not_fit_are_told(run, rows, net, tmp_path):
     torch.save(net.state_dict(), tmp_path / "weights.pt")
     path = {"model_architecture": f"{tmp_path}/net.py:Net"}
@@ -374,6 +376,7 @@ def written(zoo, model_def, **params):
     return made, f"model_spec={folder / 'config.yml'}"
 
 
+@pytest.mark.long
 def test_layers_of_pytorch_are_written_with_their_optimizer(run, zoo):
     made, given = written(zoo, "line.Line", width=3)
     assert made.spec["optimizer"] == {"name": "optim.SGD", "args": {"lr": 0.02, "momentum": 0.5}}

@@ -49,6 +49,7 @@ def test_a_trained_model_is_a_safetensors_file_of_the_module(run, tmp_path):
     assert torch.isfinite(net.hidden.weight).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "params",
     [["params.kind=Adam"], ["params.kind=SGD"], ["params.dropout=0.5", "params.batch_norm=True"]],
