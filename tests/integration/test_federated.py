@@ -350,6 +350,7 @@ def skipped_rounds(job):
     return [message.split()[1] for message in messages if "is skipped" in message]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "federation", [["federated.min_parties=3", "federated.secure_sums=true"]], indirect=True

@@ -59,6 +59,7 @@ def test_newcomers_have_the_bits_of_the_others_when_all_has_come(world, number):
     spread(world, OPTIMIZERS[number]).assert_newcomers_get_the_bits_of_the_others()
 
 
+@pytest.mark.long
 def test_so_have_newcomers_to_a_training_in_phases(world):
     with_newcomers(PhasedSide(world)).assert_newcomers_get_the_bits_of_the_others()
 
