@@ -269,7 +269,8 @@ def print_result(result: "JobResult") -> None:
         }
         if state.task == "train" and result.output:
             facts["next"] = f"edl predict trained_model={shlex.quote(result.output)} data=..."
-        rows |= {name: text for name, text in facts.items() if text}
+        # A metric of the user's may have the same name.
+        rows |= {name: text for name, text in facts.items() if text and name not in rows}
     print_rows(rows)
 
 

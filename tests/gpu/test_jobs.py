@@ -1,6 +1,5 @@
 """What ranks compute on a GPU is what they compute on processors, and it is free after them."""
 
-import os
 import signal
 
 import numpy as np
@@ -116,16 +115,20 @@ def test_the_memory_of_a_rank_that_goes_is_free_at_once(start, tmp_path, number)
     wait_until(lambda: used_bytes() - before < 0.25 * of_two, "free memory", seconds=20)
 
 
-def test_a_rank_sees_only_the_gpus_that_it_may(losses):
+@pytest.mark.parametrize(("devices", "is_used"), [("-1", False), ("", False), ("by name", True)])
+def test_a_rank_uses_only_the_gpus_that_it_may(start, tmp_path, devices, is_used):
+    if devices == "by name":
+        devices = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
     before = used_bytes()
-    (uuid,) = {str(torch.cuda.get_device_properties(0).uuid)}
-    losses("by_name", 1, "curve", CUDA_VISIBLE_DEVICES=f"GPU-{uuid}")
-    assert os.environ.get("CUDA_VISIBLE_DEVICES") != "-1"
-    losses("none", 1, "curve", CUDA_VISIBLE_DEVICES="-1")
-    assert used_bytes() <= before + CONTEXT_BYTES
+    overrides = counting_job.overrides(tmp_path, **{"launch.np": 1})
+    job = start("train", *overrides, CUDA_VISIBLE_DEVICES=devices)
+    job.wait_for_step(3)
+    assert (used_bytes() - before > CONTEXT_BYTES) == is_used
+    (tmp_path / "hurry").touch()
+    job.succeed()
 
 
-def test_a_model_of_a_gpu_is_evaluated_and_predicts_without_one(losses, start, tmp_path):
+def test_a_model_of_a_gpu_is_evaluated_without_one(losses, start, tmp_path):
     losses("out", 2, "curve")
     held_out = write_records(tmp_path / "held_out", 96)
     found = []

@@ -81,6 +81,13 @@ class Federation:
             "checkpoint.keep=400",
         )
 
+    def join_all(self):
+        """Let all parties join; returns the generation of the ring that they train in."""
+        for party in PARTIES:
+            self.join(party)
+        self.wait_for_step(PARTIES[0], 1)
+        return self.wait_for_ring(len(PARTIES), 0)
+
     def events(self, name, kind):
         found = events.read(self.folder / f"{name}.job" / "events.jsonl")
         return [recorded.event for recorded in found if recorded.event.kind == kind]
@@ -162,11 +169,8 @@ def test_a_stranger_sees_neither_weights_nor_names_unless_it_is_bare(lab, tmp_pa
 
 def test_a_party_whose_host_hangs_is_left_out_and_comes_back(lab, tmp_path):
     federation = Federation(lab, tmp_path, "elastic.forming_seconds=3")
-    for party in PARTIES:
-        federation.join(party)
     north, south = PARTIES
-    federation.wait_for_step(north, 1)
-    generation = federation.wait_for_ring(2, 0)
+    generation = federation.join_all()
     pids = federation.hosts[south].pids()
     for pid in pids:
         subprocess.run(["kill", f"-{int(signal.SIGSTOP)}", str(pid)], check=True)
@@ -181,11 +185,8 @@ def test_a_party_whose_host_hangs_is_left_out_and_comes_back(lab, tmp_path):
 
 def test_a_cut_link_costs_the_others_no_round(lab, tmp_path):
     federation = Federation(lab, tmp_path)
-    for party in PARTIES:
-        federation.join(party)
     north, south = PARTIES
-    federation.wait_for_step(north, 1)
-    generation = federation.wait_for_ring(2, 0)
+    generation = federation.join_all()
     federation.hosts[south].cut()
     generation = federation.wait_for_ring(1, generation)
     federation.wait_for_step(north, federation.events(north, "step")[-1].step + 1)
@@ -196,11 +197,8 @@ def test_a_cut_link_costs_the_others_no_round(lab, tmp_path):
 
 def test_a_party_whose_machine_gets_another_address_comes_back(lab, tmp_path):
     federation = Federation(lab, tmp_path)
-    for party in PARTIES:
-        federation.join(party)
     north, south = PARTIES
-    federation.wait_for_step(north, 1)
-    generation = federation.wait_for_ring(2, 0)
+    generation = federation.join_all()
     federation.hosts[south].move_to("10.77.0.77")
     generation = federation.wait_for_ring(1, generation)
     federation.wait_for_step(north, federation.events(north, "step")[-1].step + 1)

@@ -83,7 +83,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     if launch_target.is_detached:
         return _submit(launch_target, config, is_quiet=flags.quiet)
     with open_terminal(is_quiet=flags.quiet) as on_events:
-        # After the display has opened: it makes room for the log's lines above its bar.
+        # After the display has opened: it makes room for the log's lines above its panel.
         log.setup("edl", level="error" if flags.quiet else config.log_level)
         result = api.run(config, on_events=on_events)
     print_result(result)

@@ -187,10 +187,7 @@ def sum_in_place(values: torch.Tensor, name: str) -> Collective:
         values: float32, float64 or int64, contiguous, with the same shape on all ranks.
         name: Pairs the calls of the ranks.
     """
-    sent = sendable(values)
-    yield hvd.allreduce_async_(sent, op=hvd.Sum, name=name)
-    if sent is not values:
-        values.copy_(sent)
+    return _in_place(hvd.allreduce_async_, values, op=hvd.Sum, name=name)
 
 
 def sendable(values: torch.Tensor) -> torch.Tensor:
@@ -237,8 +234,15 @@ def _tensor_of(rows: Rows) -> torch.Tensor:
 
 def _broadcast(values: torch.Tensor, root: int, name: str) -> Collective:
     """Replace a rank's values by those of the rank `root`."""
+    return _in_place(hvd.broadcast_async_, values, root, name=name)
+
+
+def _in_place(
+    begin: Callable[..., int], values: torch.Tensor, *args: Any, **kwargs: Any
+) -> Collective:
+    """Run an operation that replaces values, wherever Horovod can do that."""
     sent = sendable(values)
-    yield hvd.broadcast_async_(sent, root, name=name)
+    yield begin(sent, *args, **kwargs)
     if sent is not values:
         values.copy_(sent)
 

@@ -532,7 +532,7 @@ class TorchStep:
         self._buffers.require_others_unchanged(snapshot)
         numbers = [count, loss_sum, loss_weight, 0.0, 1.0, *metric_sums]
         if is_alone:
-            return np.array([*numbers, *[0.0] * self._buffers.num_sums])
+            return np.array(numbers)
         return np.concatenate([numbers, self._buffers.sums(snapshot, count)])
 
     def _begin_training(self) -> None:
