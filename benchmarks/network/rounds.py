@@ -1,9 +1,12 @@
 """Local rounds over slow networks, beside those of torchft: the share of time spent computing."""
 
+import itertools
+from dataclasses import replace
 from functools import partial
 
 from benchmarks.network.namespace import NO_LIMIT, Rate
 from benchmarks.network.speed import (
+    CONV,
     NUM_RANKS,
     Model,
     NetworkRun,
@@ -38,39 +41,38 @@ TRANSFORMER = Model(
     warmup_steps=1,
 )
 """Its steps are rounds."""
+MODELS = (TRANSFORMER, replace(CONV, batch_size=2, timed_steps=3, warmup_steps=1))
 
 
 def measure(run: NetworkRun) -> Results:
     """Train by DiLoCo in rounds of several lengths on all sides in turn."""
-    results = {
-        local_steps: in_turn(run, TRANSFORMER, RATES, _sides(run, local_steps), 1)
-        for local_steps in LOCAL_STEPS
-    }
     lines: list[Line] = []
-    for rate in RATES[1:]:
-        for local_steps in LOCAL_STEPS:
+    figures = {}
+    for model in MODELS:
+        results = {
+            local_steps: in_turn(run, model, RATES, _sides(run, model, local_steps), 1)
+            for local_steps in LOCAL_STEPS
+        }
+        figures |= {f"{model.name}, {key}": measured(it) for key, it in results.items()}
+        for rate, local_steps in itertools.product(RATES[1:], LOCAL_STEPS):
             least = LEAST_SHARES if (rate, local_steps) == (RATES[-1], MANY) else None
+            title = f"{model.title}, {local_steps} local steps, {rate.name}"
+            shown = "{:.0%} / {:.0%} of the time"
             for side in (OURS, INT8):
                 shares = (_shares(results, it, local_steps, rate) for it in (side, TORCHFT))
-                line = ratio(
-                    f"{local_steps} local steps, {rate.name}: share of time spent computing",
-                    *shares,
-                    f"{side} / {TORCHFT}",
-                    shown="{:.0%} / {:.0%} of the time",
-                    least_median=least,
-                )
-                lines.append(line)
-    return Results(lines=lines, figures={str(key): measured(it) for key, it in results.items()})
+                against = f"{side} / {TORCHFT}"
+                lines.append(ratio(title, *shares, against, shown=shown, least_median=least))
+    return Results(lines=lines, figures=figures)
 
 
-def _sides(run: NetworkRun, local_steps: int) -> dict[str, Train]:
+def _sides(run: NetworkRun, model: Model, local_steps: int) -> dict[str, Train]:
     local = {"steps": local_steps, "replicas": NUM_RANKS, "method": "diloco"}
     local["inner_state"] = "reset"
-    ours = partial(train_in_torch, run, TRANSFORMER)
+    ours = partial(train_in_torch, run, model)
     return {
         OURS: partial(ours, settings={"train.local": local}),
         INT8: partial(ours, settings={"train.local": local, "train.compression": "int8"}),
-        TORCHFT: partial(train_by_torchft, run, TRANSFORMER, local_steps=local_steps),
+        TORCHFT: partial(train_by_torchft, run, model, local_steps=local_steps),
     }
 
 
