@@ -135,7 +135,8 @@ class Child:
         """The last lines of its log."""
         if self.log_path is None:
             return ""
-        lines = self.log_path.read_text(errors="replace").splitlines()
+        # mpirun ends what it prints by a NUL.
+        lines = self.log_path.read_text(errors="replace").replace("\0", "").splitlines()
         return "\n".join(lines[-num_lines:])
 
     def fault(self) -> str:

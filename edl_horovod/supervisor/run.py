@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from edl_horovod.job.events import (
     JobEvent,
     OnEvents,
     Recorded,
-    ResetEvent,
     WorkerEvent,
     follow,
 )
@@ -53,6 +52,11 @@ STOP_SECONDS = 60.0
 
 _RANK_OF_MPIRUN = re.compile(r"noticed\s+that\s+process\s+rank\s+(\d+)\s+with\s+PID")
 """In its words about a rank that a signal has ended, in lines of some length."""
+_PEER_OF_MPI = re.compile(r"unexpectedly\s+disconnected\b.*?Peer host:\s+(\S+)", re.DOTALL)
+"""In Open MPI's words about a rank elsewhere, whose end another one noticed before mpirun did."""
+
+NUM_LINES_OF_MPI = 60
+"""In which all is that Open MPI prints at the end of a ring."""
 
 _REPORTED = ("steps", "metrics", "output")
 """The parts of the outcome that the last event and the result of the launch tell."""
@@ -346,27 +350,24 @@ def _await_dismissed(slots: Slots) -> None:
         child.wait(max(0.0, deadline - time.monotonic()))
 
 
-def _report_ring(events: EventLog, recorded: list[Recorded]) -> tuple[str, ...]:
-    """Write the members of a static ring of this machine once its leader is in it; returns them."""
-    for _, source, reset in recorded:
-        if isinstance(reset, ResetEvent):
-            host = source.rpartition(":")[0]
-            ring = GenerationEvent(
-                generation=reset.generation,
-                size=reset.new_size,
-                members=tuple(f"{host}:{rank}" for rank in range(reset.new_size)),
-                reason=reset.reason,
-                is_formed=True,
-            )
-            events.write(ring)
-            return ring.members
-    return ()
+def _lost_rank(printed: str, members: Sequence[str], end: str) -> WorkerEvent | None:
+    """The rank that ended first, as `mpirun` or a rank says; None if they say nothing of one.
 
-
-def _rank_that_ended(printed: str) -> int | None:
-    """The rank that ended first, as `mpirun` says at the end; None if it says nothing of one."""
-    match = _RANK_OF_MPIRUN.search(printed)
-    return None if match is None else int(match[1])
+    Args:
+        printed: What they said last.
+        members: Host and slot of each rank.
+        end: How a rank ended that mpirun names.
+    """
+    if match := _RANK_OF_MPIRUN.search(printed):
+        named, message = members[int(match[1]) :][:1], f"ended with {end}"
+    elif match := _PEER_OF_MPI.search(printed):
+        named = [member for member in members if member.rpartition(":")[0] == match[1]]
+        message = "another rank found its connection closed"
+    else:
+        return None
+    if len(named) != 1:  # They do not say which one of several on a host.
+        return None
+    return WorkerEvent(worker=named[0], state="failed", message=message)
 
 
 def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | None:
@@ -386,9 +387,9 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | Non
         while (code := ring.exit_code) is None:
             for child in restarting:
                 child.keep()
-            recorded = show()
-            if LOCAL_HOST in plan.hosts:
-                members = members or _report_ring(events, recorded)
+            for _, _, event in show():
+                if isinstance(event, GenerationEvent) and event.is_formed:
+                    members = event.members
             if plan.job_dir.stop_request.exists():
                 return None
             time.sleep(POLL_SECONDS)
@@ -399,9 +400,9 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | Non
         # For a rank that a signal ended, mpirun ends like a shell: with 128 plus the signal.
         signal_code = 128 - code if code > 128 else code
         killed = processes.what_killed(signal_code, processes.Memory(ring.pid))
-        if (rank := _rank_that_ended(ring.tail())) is not None and rank < len(members):
-            message = f"ended with {processes.exit_text(signal_code)}. {killed}".strip()
-            events.write(WorkerEvent(worker=members[rank], state="failed", message=message))
+        end = f"{processes.exit_text(signal_code)}. {killed}".strip()
+        if lost := _lost_rank(ring.tail(NUM_LINES_OF_MPI), members, end):
+            events.write(lost)
         raise errors.JobFailed(
             f"{program} ended with {processes.exit_text(code)} before the job was done."
             f"{killed and ' A rank may be meant. '}{killed} {ring.last_words()}"

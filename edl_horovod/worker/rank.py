@@ -146,7 +146,7 @@ def make_membership(
             hint="Use `edl train`, or `horovodrun ... python -m edl_horovod.worker --config ...`.",
         )
     if kind == "static":
-        return StaticMembership(horovod, result_file)
+        return StaticMembership(horovod, environment.identity.label, result_file)
     if warning := patch_warning(horovod.patch_version()):
         log.warning("%s %s", warning, SEE_DOCTOR)
     if kind == "coordinator":

@@ -4,7 +4,9 @@ What is real and what a double is as in test_kubernetes.py; real too are `sshd` 
 settings of docker/ssh and as the image's user.
 """
 
+import os
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -139,7 +141,7 @@ def test_mpirun_trains_to_the_end(job):
     job.finish()
 
 
-@pytest.mark.parametrize("how", ["deleted", "cut off"])
+@pytest.mark.parametrize("how", ["deleted", "cut off", "without its rank"])
 def test_mpirun_goes_on_from_the_checkpoint_when_a_pod_is(how, job, say):
     style = {"kubernetes.style": "mpirun", "checkpoint.every_steps": 10}
     job.submit(epochs=MPI_EPOCHS, **style, **{"elastic.max_np": 2})
@@ -149,13 +151,18 @@ def test_mpirun_goes_on_from_the_checkpoint_when_a_pod_is(how, job, say):
     lost_at = time.time()
     if how == "deleted":
         job.ask(lambda cluster: cluster.delete("Pod", "count-worker-1"))
-    else:
+    elif how == "cut off":
         lost.host.cut()
+    else:
+        (rank,) = lost.workers()
+        os.kill(rank, signal.SIGKILL)
     job.wait_for(lambda: "count-launcher-1" in job.nodes.pods, "another launcher", 60)
     assert job.nodes.pods["count-launcher-0"]["status"]["phase"] == "Failed"
     (failed,) = [e for e in job.events("job") if e.event.state == "failed"]
     say(f"a pod was {how}: the launcher failed {failed.time - lost_at:.1f} s later")
     assert "count-worker-1" in failed.event.message
+    if how == "without its rank":
+        assert "rank 1 (count-worker-1:0) was lost" in failed.event.message
     lost.host.mend()
     (taken,) = job.wait_for(lambda: taken_over(job), "the next launcher's ring", 60)
     assert "goes on from the checkpoint of step" in taken.event.message

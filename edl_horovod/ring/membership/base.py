@@ -134,11 +134,12 @@ class Membership(ABC):
 class StaticMembership(Membership):
     """Membership of a ring that does not change: if a rank fails, the job fails."""
 
-    def __init__(self, horovod: Horovod, result_file: Path) -> None:
+    def __init__(self, horovod: Horovod, name: str, result_file: Path) -> None:
         """Start MPI; `join` forms the ring.
 
         Args:
             horovod: Forms the ring.
+            name: Host and slot of this rank.
             result_file: File for the job's outcome.
 
         Raises:
@@ -156,8 +157,14 @@ class StaticMembership(Membership):
 
         self._mpi = MPI
         self._communicator = MPI.COMM_WORLD
+        self._name = name
         self._has_joined = False
         self._result_file = result_file
+
+    @property
+    def own_name(self) -> str:
+        """Host and slot: mpirun does not say where it started which rank."""
+        return self._name
 
     def join(self, step: int) -> World:
         """Form the one ring."""
