@@ -1,10 +1,11 @@
-"""What the Job controller of Kubernetes does for the launcher of one MPIJob: a test double."""
+"""What the Job controller of Kubernetes does for a Job of one pod: a test double."""
 
 import itertools
 from datetime import UTC, datetime
 
 TRACKING = "batch.kubernetes.io/job-tracking"
 """The finalizer that keeps a pod until the controller has counted how it ended."""
+DEFAULT_POLICY = "TerminatingOrFailed"
 BACKOFF_SECONDS = 10
 
 
@@ -14,18 +15,19 @@ def control(cluster, set_status, launcher, pods, *, kubernetes=(1, 36)):
     Args:
         cluster: Its namespace.
         set_status: Takes a resource, a namespace, a name and the status.
-        launcher: The Job.
+        launcher: The Job, as the launcher of an MPIJob is one.
         pods: All pods of the namespace, by name.
         kubernetes: The version.
     """
     meta, spec, status = launcher["metadata"], launcher["spec"], dict(launcher.get("status") or {})
     ours = {key: pod for key, pod in pods.items() if _owner(pod) == meta["uid"]}
     # A pod that is being deleted has failed, or is waited for until it has a last phase.
-    takes_deleted = spec["podReplacementPolicy"] == "TerminatingOrFailed"
+    takes_deleted = spec.get("podReplacementPolicy", DEFAULT_POLICY) == DEFAULT_POLICY
+    is_suspended = spec.get("suspend", False)
     ended = {key: _end(pod, takes_deleted) for key, pod in ours.items()}
     before = dict(status)
     for key, end in ended.items():
-        if end and _let_go(cluster, ours[key]) and not spec["suspend"]:
+        if end and _let_go(cluster, ours[key]) and not is_suspended:
             status[end.lower()] = status.get(end.lower(), 0) + 1
     if any(one["type"] in ("Complete", "Failed") for one in status.get("conditions", ())):
         return
@@ -35,7 +37,7 @@ def control(cluster, set_status, launcher, pods, *, kubernetes=(1, 36)):
         message = "Job has reached the specified backoff limit"
         reason = {"reason": "BackoffLimitExceeded", "message": message}
         status["conditions"] = [{"type": "Failed", "status": "True", **reason}]
-    elif spec["suspend"]:
+    elif is_suspended:
         for key, end in ended.items():
             if not end and "deletionTimestamp" not in ours[key]["metadata"]:
                 cluster.delete("Pod", key)

@@ -32,7 +32,8 @@ CONFIG = {
 class Job(Watched):
     """A job and the cluster that it runs in."""
 
-    def __init__(self, lab, folder):
+    def __init__(self, lab, folder, **claims):
+        """Take what further PersistentVolumeClaims hold, as folders of this machine."""
         self.volume = folder / "volume"
         self.volume.mkdir()
         super().__init__(self.volume, self.volume / "out.job")
@@ -49,7 +50,7 @@ class Job(Watched):
         )
         (folder / "ca.crt").write_bytes((tls / "ca.crt").read_bytes())
         self.nodes = kubelet.Nodes(
-            self.server, lab, self.control, folder, claims={CLAIM: self.volume}
+            self.server, lab, self.control, folder, claims={CLAIM: self.volume, **claims}
         )
 
     def submit(self, *, epochs=EPOCHS, **settings):

@@ -373,7 +373,7 @@ class Nodes:
             "binds": binds,
             "environment": environment,
             "command": described["command"],
-            "hostname": pod["spec"]["hostname"],
+            "hostname": hostname_of(pod),
             "group": group,
             "repository": str(REPOSITORY),
             "is_read_only": described["securityContext"]["readOnlyRootFilesystem"],
@@ -400,7 +400,7 @@ class Nodes:
         return target
 
     def _resolve_names(self):
-        """The cluster's DNS: the names of Services without addresses are those of their pods."""
+        """The cluster's DNS: names of Services are those of their pods, whose ports they share."""
         lines = ["127.0.0.1 localhost"]
         for service in self._cluster.find("Service"):
             selector = service["spec"]["selector"].items()
@@ -409,16 +409,20 @@ class Nodes:
                 address = pod["status"].get("podIP")
                 if address and selector <= pod["metadata"]["labels"].items():
                     lines.append(f"{address} {name}")
-                    if pod["spec"]["subdomain"] == name:
-                        full = f"{pod['spec']['hostname']}.{name}.default.svc"
+                    if pod["spec"].get("subdomain") == name:
+                        full = f"{hostname_of(pod)}.{name}.default.svc"
                         lines.append(f"{address} {full}")
         for pod in self.pods.values():
             if (running := self.containers.get(pod["metadata"]["uid"])) is not None:
-                own = f"{running.host.address} {pod['spec']['hostname']}"
+                own = f"{running.host.address} {hostname_of(pod)}"
                 text = "\n".join([*lines, own, ""])
                 hosts = running.folder / "hosts"
                 if hosts.read_text() != text:
                     hosts.write_text(text)
+
+
+def hostname_of(pod):
+    return pod["spec"].get("hostname", pod["metadata"]["name"])
 
 
 ACCOUNT = str(SERVICE_ACCOUNT).removeprefix("/var/run/")
