@@ -9,12 +9,14 @@ import os
 import re
 import signal
 import sys
+from pathlib import Path
 
 import hypothesis
 import pytest
 
 from tests import databases
 from tests.frameworks import HALVES, is_there
+from tests.integration.which_frameworks import EACH
 
 # An example may take as long as it likes, and so may its making: on a busy machine any of them can.
 hypothesis.settings.register_profile(
@@ -30,6 +32,15 @@ with contextlib.suppress(ImportError):
     import triton  # noqa: F401
 
 FIGURE = "figure"
+RINGS = {
+    "component/frameworks",
+    "component/ring",
+    "component/worker",
+    "parallel",
+    "unit/ring",
+    *(f"integration/{name}" for name in EACH),
+}
+"""Folders and files of what happens to rings. The long tests of others are marked `breadth`."""
 BROUGHT_BY = {
     "h5py": "keras",
     "keras": "keras",
@@ -46,6 +57,18 @@ def pytest_configure(config):
     if sys.version_info >= (3, 13):
         warning = "ignore:.*arbitrary keyword arguments is deprecated:DeprecationWarning"
         config.addinivalue_line("filterwarnings", warning)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Leave to `make test-all` alone what would take CI long, unless it changes a ring."""
+    here = Path(__file__).parent
+    for item in items:
+        path = item.path.relative_to(here).with_suffix("")
+        is_of_rings = any(str(place) in RINGS for place in (path, *path.parents))
+        marks = list(item.iter_markers("long"))
+        if marks and not is_of_rings and not all(mark.kwargs.get("in_ci") for mark in marks):
+            item.add_marker("breadth")
 
 
 def pytest_collection_finish():

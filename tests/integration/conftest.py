@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.job import events, hosts
-from tests.integration.which_frameworks import EACH, frameworks_for
+from tests.integration.which_frameworks import frameworks_for
 from tests.records import write_records
 from tests.waiting import wait_until
 
@@ -212,15 +212,6 @@ def pytest_generate_tests(metafunc):
         found = frameworks_for(module, metafunc.function.__name__)
         if found:
             metafunc.parametrize("framework", found, indirect=True)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    here = Path(__file__).parent
-    for item in items:
-        long = item.get_closest_marker("long") if item.path.parent == here else None
-        if long and item.path.stem not in EACH and not long.kwargs.get("in_ci"):
-            item.add_marker("breadth")
 
 
 @pytest.fixture

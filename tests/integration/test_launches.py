@@ -129,11 +129,15 @@ def test_a_bad_loss_ends_the_job_with_its_step(start, data, tmp_path):
     ("overrides", "code", "sentence"),
     [
         (["model_def=raises"], 3, "this file is broken on purpose"),
-        (["model_def=tinny"], 3, "tiny"),
-        (["model_def=tiny", "params.keep=2"], 2, "keep_every"),
-        (["model_def=tiny", "train.batchsize=2"], 2, "train.batch_size"),
+        pytest.param(["model_def=tinny"], 3, "tiny", marks=pytest.mark.long),
+        pytest.param(["model_def=tiny", "params.keep=2"], 2, "keep_every", marks=pytest.mark.long),
+        pytest.param(
+            ["model_def=tiny", "train.batchsize=2"], 2, "train.batch_size", marks=pytest.mark.long
+        ),
         (["model_def=tiny", "data=/no/such/*.recordio"], 4, "/no/such"),
-        (["model_def=tiny", "model_zoo=/no/such/zoo"], 2, "/no/such/zoo"),
+        pytest.param(
+            ["model_def=tiny", "model_zoo=/no/such/zoo"], 2, "/no/such/zoo", marks=pytest.mark.long
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -87,6 +87,7 @@ def assert_timeline_agrees(job, ranks):
     assert len(found) == len(written) > 0
 
 
+@pytest.mark.long
 def test_the_causes_of_each_process_add_up_to_its_life(start_paced, tmp_path):
     job = start_paced(
         "train.epochs=20",

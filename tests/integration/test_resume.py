@@ -113,6 +113,7 @@ def found_resets(events):
     return [recorded for recorded in events if recorded.event.kind == "reset"]
 
 
+@pytest.mark.long(in_ci=True)
 def test_ctrl_c_keeps_the_last_step_and_a_fresh_job_does_not_lose_it(start, paced, tmp_path):
     job = start("train", *paced, "launch.np=2")
     job.wait_for_step(4)

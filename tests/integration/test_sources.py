@@ -71,7 +71,7 @@ def table(tmp_path):
     return tmp_path / "table"
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_a_folder_of_csv_files_is_learned_and_predicted(start, table, tmp_path):
     model = tmp_path / "model"
     job = start(

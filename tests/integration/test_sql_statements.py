@@ -93,6 +93,7 @@ def test_the_predictions_stand_in_the_column_and_nothing_else_changed(trained):
     assert list((trained / "models" / ".jobs").iterdir()) == []
 
 
+@pytest.mark.long(in_ci=True)
 @pytest.mark.timeout(600)
 def test_the_model_is_listed_described_and_measured(trained):
     program = """SHOW MODELS; SHOW LOG my_trained_model;

@@ -82,6 +82,7 @@ def streamed(start, tmp_path):
     return lambda **settings: Streamed(start, tmp_path, **settings)
 
 
+@pytest.mark.long
 def test_a_newcomer_works_when_it_has_all(streamed):
     job = streamed()
     generation = job.grow(2)

@@ -59,7 +59,7 @@ def test_a_project_trains_evaluates_predicts_and_tests_itself(walk, template):
     assert "would be created (client dry run)" in printed
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @NEEDS_KERAS
 @pytest.mark.timeout(SECONDS)
 def test_a_project_of_statements_trains_predicts_compares_and_tests_itself(walk):

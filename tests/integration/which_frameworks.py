@@ -7,7 +7,6 @@ __all__ = ["EACH", "EACH_SOON", "LONG", "ONCE", "frameworks_for"]
 EACH = {
     "test_chaos",
     "test_elastic",
-    "test_federated",
     "test_hangs",
     "test_membership",
     "test_report",
@@ -16,20 +15,19 @@ EACH = {
     "test_spares",
     "test_streamed_joins",
 }
-"""What may happen to a ring. The long ones of other files are marked `breadth`."""
+"""What may happen to a ring: CI runs the long ones, too, for each framework."""
 EACH_SOON = {
     "test_elastic.test_kill_9_shrinks_the_ring_and_the_slot_comes_back",
     "test_elastic.test_the_hosts_file_grows_and_shrinks_the_ring",
     "test_federated.test_parties_train_one_model_and_keep_their_records_and_paths_to_themselves",
     "test_hangs.test_a_worker_lost_between_two_buckets_costs_the_step_in_flight_alone",
-    "test_report.test_the_causes_of_each_process_add_up_to_its_life",
-    "test_streamed_joins.test_a_newcomer_works_when_it_has_all",
 }
-"""Those of `EACH` that `make test` runs for every framework: each has its own collectives."""
+"""Those that `make test` runs for every framework: each has its own collectives."""
 LONG = {
     "test_autoscale",
     "test_bad_moments",
     "test_carried_zoo",
+    "test_federated",
     "test_formats",
     "test_horovodrun",
     "test_launches",

@@ -28,6 +28,7 @@ def saved_steps(tmp_path, job="job"):
     return checkpoint_files.steps_in(tmp_path / job / "checkpoints")
 
 
+@pytest.mark.long
 def test_every_step_is_that_of_an_uninterrupted_training(train, tmp_path):
     whole = train(EPOCHS, job="whole")
     assert list(whole.losses) == list(range(1, STEPS + 1))

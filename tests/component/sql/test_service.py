@@ -423,7 +423,7 @@ def test_a_token_is_needed(folder, monkeypatch, capsys, token, said):
     assert "short" not in err
 
 
-@pytest.mark.long
+@pytest.mark.long(in_ci=True)
 def test_a_service_that_is_killed_takes_its_statements_along(folder):
     with service(folder) as found, found.channel() as channel:
         in_background(found.start(channel, LONG.format(most=500_000_000)))

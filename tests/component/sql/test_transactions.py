@@ -93,7 +93,7 @@ def test_statements_with_jobs_are_refused_within_a_transaction_and_run_after_it(
     assert count(people) == 6
 
 
-@pytest.mark.long
+@pytest.mark.long(in_ci=True)
 def test_a_failed_transaction_is_open_until_it_is_rolled_back(session):
     with pytest.raises(DataError):
         run(session, "BEGIN; DELETE FROM employee; SELECT nothing FROM employee")

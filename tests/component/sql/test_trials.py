@@ -100,6 +100,7 @@ def test_the_best_of_all_combinations_becomes_the_version(session, trainings, co
     assert list((models / ".jobs").iterdir()) == []
 
 
+@pytest.mark.long
 def test_the_trials_are_told_as_they_run(session):
     run(session)
     first, *_ = (place for place, said in enumerate(session.told) if "Trial" in said)
@@ -227,7 +228,6 @@ def test_an_interrupt_leaves_nothing(session, trainings, models, rates):
     assert list((models / ".jobs").iterdir()) == []
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("rates", "said", "rate"),
     [

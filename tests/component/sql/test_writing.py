@@ -720,7 +720,7 @@ def _kills(url, folder, action):
     assert ended == 0
 
 
-@pytest.mark.long
+@pytest.mark.long(in_ci=True)
 @pytest.mark.parametrize(
     ("people", "action"),
     [
