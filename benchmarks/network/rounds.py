@@ -17,7 +17,7 @@ from benchmarks.network.speed import (
     train_by_torchft,
     train_in_torch,
 )
-from benchmarks.report import Line, Results, ratio
+from benchmarks.report import Results, ratio
 from benchmarks.run import OURS, TORCHFT, Failure, values_of
 
 RATES = (
@@ -40,14 +40,13 @@ TRANSFORMER = Model(
     timed_steps=3,
     warmup_steps=1,
 )
-"""Its steps are rounds."""
+# Their steps are rounds.
 MODELS = (TRANSFORMER, replace(CONV, batch_size=2, timed_steps=3, warmup_steps=1))
 
 
 def measure(run: NetworkRun) -> Results:
     """Train by DiLoCo in rounds of several lengths on all sides in turn."""
-    lines: list[Line] = []
-    figures = {}
+    lines, figures = [], {}
     for model in MODELS:
         results = {
             local_steps: in_turn(run, model, RATES, _sides(run, model, local_steps), 1)
@@ -57,11 +56,10 @@ def measure(run: NetworkRun) -> Results:
         for rate, local_steps in itertools.product(RATES[1:], LOCAL_STEPS):
             least = LEAST_SHARES if (rate, local_steps) == (RATES[-1], MANY) else None
             title = f"{model.title}, {local_steps} local steps, {rate.name}"
-            shown = "{:.0%} / {:.0%} of the time"
+            options = {"shown": "{:.0%} / {:.0%} of the time", "least_median": least}
             for side in (OURS, INT8):
                 shares = (_shares(results, it, local_steps, rate) for it in (side, TORCHFT))
-                against = f"{side} / {TORCHFT}"
-                lines.append(ratio(title, *shares, against, shown=shown, least_median=least))
+                lines.append(ratio(title, *shares, f"{side} / {TORCHFT}", **options))
     return Results(lines=lines, figures=figures)
 
 
@@ -79,15 +77,17 @@ def _sides(run: NetworkRun, model: Model, local_steps: int) -> dict[str, Train]:
 def _shares(
     results: dict[int, Sides], side: str, local_steps: int, rate: Rate
 ) -> list[float | Failure]:
-    """The time that the local steps of a round need alone, over that of the whole round.
+    """The time that local steps need alone on the quickest side, over that of a side's round.
 
     A local step alone is by what a long round without a limit is longer than a short one.
     """
-    long, short = (values_of(results[it][side], NO_LIMIT.name) for it in (MANY, FEW))
+    name, long, short = NO_LIMIT.name, results[MANY], results[FEW]
+    steps = [
+        (most[name] - least[name]) / (MANY - FEW)
+        for it in long
+        for most, least in zip(long[it], short[it], strict=True)
+        if not isinstance(most, Failure) and not isinstance(least, Failure)
+    ]
+    alone = local_steps * min(steps, default=float("nan"))
     rounds = values_of(results[local_steps][side], rate.name)
-    shares = []
-    for most, least, seconds in zip(long, short, rounds, strict=True):
-        failures = [it for it in (most, least, seconds) if isinstance(it, Failure)]
-        step = 0.0 if failures else (most - least) / (MANY - FEW)
-        shares.append(failures[0] if failures else min(1.0, local_steps * step / seconds))
-    return shares
+    return [it if isinstance(it, Failure) else alone / it for it in rounds]
