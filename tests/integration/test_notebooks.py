@@ -63,7 +63,7 @@ def code_cell(cells, word):
     return next(cell for cell in cells if cell.cell_type == "code" and word in cell.source)
 
 
-@pytest.mark.long
+@pytest.mark.long(in_ci=True)
 @pytest.mark.timeout(600)
 def test_a_killed_worker_comes_back_and_the_curve_is_drawn(run):
     cells = run("kill-a-worker")

@@ -49,7 +49,7 @@ def prometheus(folder, target):
             process.kill()
 
 
-@pytest.mark.long
+@pytest.mark.long(in_ci=True)
 def test_it_follows_a_job(tmp_path):
     job_dir = new_job(tmp_path)
     with EventLog(job_dir / "events.jsonl", "host:0") as log:
@@ -69,7 +69,7 @@ def test_it_follows_a_job(tmp_path):
             assert value("edl_ring_ranks") == 1
 
 
-@pytest.mark.long
+@pytest.mark.long(in_ci=True)
 def test_every_query_of_grafanas_dashboard_has_an_answer(tmp_path):
     panels = json.loads(DASHBOARD.read_text())["panels"]
     queries = [target["expr"] for panel in panels for target in panel["targets"]]
