@@ -28,7 +28,12 @@ from edl_horovod.frameworks.privacy import (
 )
 from edl_horovod.frameworks.step_options import Reduction, StepOptions
 from edl_horovod.frameworks.torch.adversarial import Attack
-from edl_horovod.frameworks.torch.batch_norm import KINDS, RingStatistics, with_ring_statistics
+from edl_horovod.frameworks.torch.batch_norm import (
+    KINDS,
+    RingStatistics,
+    single_values,
+    with_ring_statistics,
+)
 from edl_horovod.frameworks.torch.batches import step_seed
 from edl_horovod.frameworks.torch.buffers import BufferSnapshot, TrackedBuffers, unchanged
 from edl_horovod.frameworks.torch.callbacks import TorchCallbacks, may_add_groups
@@ -166,10 +171,14 @@ class TorchStep:
         if options.privacy is not None:
             _require_private(self._runner.module, example, loaded.label)
         self._reduces_norms = has_norms and options.sums_batch_norm
-        # A rank may have a single example, with which BatchNorm fails, and for which a program
-        # compiled for any larger number of examples is not valid.
-        self._doubles_one = options.compiles or (has_norms and not options.sums_batch_norm)
+        # A rank may have a single example, for which a program compiled for any larger number of
+        # examples is not valid, and with which BatchNorm of single values fails.
+        self._doubles_one = options.compiles
         module = self._runner.module
+        own_norms = has_norms and not (options.compiles or options.sums_batch_norm)
+        self._norms = [
+            layer for layer in module.modules() if own_norms and isinstance(layer, KINDS)
+        ]
         phase_loss = None
         if part is not None:
             num_places = options.reduction.batch_size
@@ -515,12 +524,14 @@ class TorchStep:
         starts = range(0, count, size)
         sums = np.zeros(2 + self._objective.num_metric_sums)
         for start in starts:
-            sums += self._add_gradients(
-                slice_batch(batch, start, min(start + size, count)),
-                is_last=start == starts[-1] and not is_alone,
-                is_alone=is_alone,
-                divisor=count if len(starts) > 1 else None,
-            )
+            end = min(start + size, count)
+            with single_values(self._norms) if end - start == 1 else contextlib.nullcontext():
+                sums += self._add_gradients(
+                    slice_batch(batch, start, end),
+                    is_last=start == starts[-1] and not is_alone,
+                    is_alone=is_alone,
+                    divisor=count if len(starts) > 1 else None,
+                )
         loss_sum, loss_weight, *metric_sums = sums
         if self._private is not None:
             self._hide_gradients()
@@ -610,7 +621,6 @@ class TorchStep:
             return self._add_clipped_gradients(part, self._private)
         num_examples = part.num_examples
         if num_examples == 1 and self._doubles_one:
-            # Two equal examples have the same mean, and a variance of 0, as a single one has.
             part = repeated_batch(part)
 
         with self._training_on(part):

@@ -1,6 +1,7 @@
 """A PyTorch step alone and in a ring: the same sums, nothing before all of them are in."""
 
 import copy
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import nn
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import StepOptions
+from edl_horovod.frameworks.torch.batches import step_seed
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from tests.specs import with_methods
@@ -512,6 +514,43 @@ def test_a_rank_with_one_example_normalises_it():
     alone = step.step(one, wants_change=False, is_alone=True, salt=0)
     assert alone.num_examples == 1
     assert alone.loss == pytest.approx(expected.item(), rel=1e-5)
+
+
+class Pictures(nn.Module):
+    """A single example has four values of each feature."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution, self.norm = nn.Conv2d(1, 3, 1), nn.BatchNorm2d(3)
+        self.dropout, self.output = nn.Dropout(0.5), nn.Linear(3, 1)
+        self.sizes = []
+
+    def forward(self, features):
+        self.sizes.append(len(features["x"]))
+        pictures = self.norm(self.convolution(features["x"].view(-1, 1, 2, 2)))
+        return self.output(self.dropout(pictures.tanh().amax((2, 3))))
+
+
+def test_one_example_is_a_step_of_a_plain_loop():
+    loaded = with_methods(load(kind="SGD"), create_model=Pictures)
+    step = make_step(loaded, EXAMPLE)
+    module = step.model.runner.module
+    plain = copy.deepcopy(module).train()
+    one = part_of(next(batches()), 0, BATCH, lambda number: True)
+    assert len(one.labels) == 1
+    module.sizes.clear()
+    sums = step.step(one, wants_change=False, is_alone=True, salt=0)
+    assert module.sizes == [1]
+    assert not any("forward" in vars(layer) for layer in module.modules())
+    assert math.isfinite(sums.loss)
+
+    torch.manual_seed(step_seed(3, 0, 0))
+    loss = nn.functional.mse_loss(plain(one.features), one.labels)
+    assert sums.loss == loss.item()
+    loss.backward()
+    torch.optim.SGD(plain.parameters(), 0.05).step()
+    for name, value in plain.state_dict().items():
+        assert torch.equal(module.state_dict()[name], value), name
 
 
 class Hooked(nn.Module):
