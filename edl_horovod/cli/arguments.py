@@ -260,7 +260,7 @@ def print_result(result: "JobResult") -> None:
     rows |= {"job_dir": result.job_dir, "steps": str(result.steps)}
     rows["seconds"] = f"{result.seconds:.1f}"
     with contextlib.suppress(OSError):  # The job has succeeded all the same.
-        state = summarize(events.read(JobDir(Path(result.job_dir)).events))
+        state = summarize(events.Tail(JobDir(Path(result.job_dir)).events).new_events())
         facts = {
             "records": str(state.records or ""),
             "resets": str(state.num_resets or ""),

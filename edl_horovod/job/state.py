@@ -26,6 +26,8 @@ from edl_horovod.job.stops import Stops
 __all__ = ["JobState", "TargetDetails", "advance", "summarize"]
 
 _NUM_RECENT = 20
+_MOST_SECONDS_LEFT = 1e9
+"""A longer estimate is that of a clock that has jumped."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,8 @@ class JobState:
         (first_time, first), (last_time, last) = self.recent[0], self.recent[-1]
         if last <= first or last_time <= first_time:
             return None
-        return max(self.total - self.done, 0) * (last_time - first_time) / (last - first)
+        left = max(self.total - self.done, 0) * (last_time - first_time) / (last - first)
+        return left if left < _MOST_SECONDS_LEFT else None
 
 
 @dataclass(frozen=True, kw_only=True)

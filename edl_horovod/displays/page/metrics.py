@@ -60,14 +60,19 @@ class _Snapshot(Collector):
         yield self._gauge("steps_done", "Steps of the training that are done", state.step)
         yield self._gauge("steps", "Steps of the whole training", state.total_steps)
         yield self._gauge("records_done", "Records that are done", state.records)
+        if state.total_records:
+            yield self._gauge(
+                "records", "Records of a whole job without steps", state.total_records
+            )
         if state.loss is not None:
             yield self._gauge("loss", "Loss of the last reported step", state.loss)
-        if state.records_per_second is not None:
+        is_over = self._snapshot.is_over
+        if state.records_per_second is not None and not is_over:
             text = "Records per second between the last two reports"
             yield self._gauge("records_per_second", text, state.records_per_second)
-        if state.seconds_left is not None:
+        if state.seconds_left is not None and not is_over:
             yield self._gauge("left_seconds", "Estimated time to the end", state.seconds_left)
-        yield self._gauge("ring_ranks", "Ranks in the ring", state.size)
+        yield self._gauge("ring_ranks", "Ranks in the ring", 0 if is_over else state.size)
         yield self._gauge("ring_generation", "Number of the ring", state.generation)
         yield self._gauge("spare_workers", "Warm workers outside of the ring", len(state.spares))
         resets = CounterMetricFamily("edl_resets", "Changes of the ring", labels=["job_name"])

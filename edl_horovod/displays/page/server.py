@@ -549,7 +549,9 @@ class _Guard:
 
     def _refusal(self, request: Request) -> Response | None:
         """The answer to who may not read, or has yet to be given the cookie."""
-        if not address.is_name_of_ours(request.headers.get("host", ""), self._host):
+        # With a token a name may be any: browsers give the cookie to the name that got it alone.
+        name = request.headers.get("host", "")
+        if not self._token and not address.is_name_of_ours(name, self._host):
             return PlainTextResponse("This is not the host that you asked for.\n", _MISDIRECTED)
         _, _, bearer = request.headers.get("authorization", "").partition("Bearer ")
         if not self._token or self._is_right(bearer or request.cookies.get(self._cookie, "")):

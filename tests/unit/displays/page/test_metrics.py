@@ -62,6 +62,22 @@ def test_a_job_is_in_one_state():
     assert read["edl_job_state", "running"] == 0
 
 
+@pytest.mark.parametrize("end", ["finished", "failed", "suspended"])
+def test_a_job_that_is_over_has_no_ranks_and_nothing_left(end):
+    assert values(text_of())["edl_records_per_second",] > 0
+    read = values(text_of([*EVENTS, Recorded(6.0, "launcher", event("job", state=end))]))
+    assert read["edl_ring_ranks",] == 0
+    assert read["edl_steps_done",] == 3
+    assert ("edl_records_per_second",) not in read
+    assert ("edl_left_seconds",) not in read
+
+
+def test_a_task_without_steps_has_records():
+    done = event("progress", records=30, total_records=90)
+    read = values(text_of([Recorded(5.0, "host:0", done)]))
+    assert (read["edl_records_done",], read["edl_records",]) == (30, 90)
+
+
 def test_a_job_that_cannot_be_read_is_not_up():
     assert values(text_of([], problem="no such job")) == {("edl_up",): 0}
 
