@@ -177,15 +177,15 @@ def single_values(layers: Sequence[nn.Module]) -> Iterator[None]:
     has many values of each feature even then, and computes what it computes outside the context.
 
     Args:
-        layers: Of `KINDS`.
+        layers: BatchNorm layers, each one of `KINDS`.
     """
-    own = [vars(layer).get("forward") for layer in layers]
+    overridden = [vars(layer).get("forward") for layer in layers]
     for layer in layers:
         layer.forward = partial(_forward, layer.forward)
     try:
         yield
     finally:
-        for layer, forward in zip(layers, own, strict=True):
+        for layer, forward in zip(layers, overridden, strict=True):
             if forward is None:
                 del layer.forward
             else:
