@@ -127,13 +127,23 @@ class KerasStep:
                 loaded, self.model.keras, part.phase, num_places=options.reduction.batch_size
             )
             optimizer = require_optimizer(part.optimizer, f"create_optimizer of {loaded.label}")
-        self.optimizer = scaling_loss(optimizer) if options.scales_loss else optimizer
+        # As `compile` does it, for a policy that the user's file sets.
+        is_float16 = self.model.keras.dtype_policy.name == "mixed_float16"
+        scales_loss = options.scales_loss or is_float16
+        self.optimizer = scaling_loss(optimizer) if scales_loss else optimizer
         self._rate: ScaledLearningRate | None = None
         if scales_learning_rate:
             self._rate = ScaledLearningRate(self.optimizer, label=loaded.label)
         self.user_callbacks = loaded.callbacks()
         self._trainable = self.shared.trainable
         self._trained = self._in_phase(self.model.keras.trainable_variables)
+        if any(getattr(variable, "overwrite_with_gradient", False) for variable in self._trained):
+            raise UserCodeError(
+                f"The model of {loaded.label} has layers of float8, whose gradients are new values:"
+                " a ring cannot add them up.",
+                hint="Train it in bfloat16 (train.precision=mixed_bfloat16), and quantize the"
+                " trained model.",
+            )
         self._reset_optimizer: Callable[[], None] | None = None
         self._build_optimizer()
         self._anchors: dict[int, tf.Variable] = {}
@@ -146,11 +156,13 @@ class KerasStep:
         self._is_waiting = tf.Variable(False, trainable=False)
         self._zero = tf.constant(0.0)
         self._trace()
+        self._others = self._graph.other_variables
 
     @property
     def variables(self) -> dict[str, Variable]:
-        """All variables of the model and the optimizer, in the same order on all ranks."""
+        """All variables of the training, in the same order on all ranks."""
         variables = by_name([*self.model.keras.variables, *self.optimizer.variables])
+        variables |= self._others
         return variables if self._attack is None else {**variables, "noise": self._attack.noise}
 
     @property
