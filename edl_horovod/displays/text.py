@@ -174,9 +174,10 @@ def _longest(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
 
 def _worker_state(name: str, state: JobState) -> str:
     worker_state = state.workers[name].state
-    if state.is_over and worker_state in ("started", "warm"):
+    if state.is_over and worker_state in ("started", "warm", "returned"):
         return _ENDED_WITH_JOB
-    return "in the ring" if worker_state == "warm" and name in state.members else worker_state
+    is_in_ring = worker_state in ("warm", "returned") and name in state.members
+    return "in the ring" if is_in_ring else worker_state
 
 
 def notable(event: Event) -> str:
@@ -192,7 +193,7 @@ def notable(event: Event) -> str:
                 f"ring {event.old_size} -> {event.new_size} after step {event.step:,} "
                 f"({event.reason.rstrip('.')}, {event.seconds:.3f} s)"
             )
-        case WorkerEvent(state="left" | "lost" | "failed" | "waiting" | "hung"):
+        case WorkerEvent(state="left" | "lost" | "returned" | "failed" | "waiting" | "hung"):
             return f"worker {event.worker} {event.state}{_because(event.message)}"
         case CheckpointEvent(state="failed" | "damaged"):
             return f"the checkpoint of step {event.step:,} {event.message}"

@@ -87,7 +87,8 @@ class WorkerEvent(Event, kind="worker"):
     worker: str
     """`host:slot`"""
     state: str
-    """`started`, `warm`, `left`, `lost`, `failed`, `waiting`, `hung`"""
+    """`started`, `warm`, `left`, `lost`, `returned` (only its connection was lost), `failed`,
+    `waiting`, `hung`"""
     message: str = ""
     pid: int | None = None
     """The process id, for `started` and `hung`."""
