@@ -35,7 +35,7 @@ _NOTEWORTHY = 0.02
 _ADVICE = {
     "importing": "The workers of one launcher that start later are forked, and have this done.",
     "building": "A spare worker that is warm already takes a lost rank's place at once:"
-    " elastic.spares.",
+    " elastic.spares (with plain horovodrun keep_warm).",
     "warm": "These are spare workers, or processes that waited for their first ring.",
     "below_min_np": "The ring may not be smaller than elastic.min_np: lower it, or keep spare"
     " workers warm (elastic.spares).",
@@ -52,10 +52,20 @@ _ADVICE = {
     "evaluation": "Evaluate less often (train.evaluate_steps), or on fewer examples.",
     "callbacks": "Ranks wait for the leader while the model's callbacks run.",
     "checkpoint": "Save less often: checkpoint.every_seconds.",
+    "between": "After each step the ranks count and report: there are fewer steps with a larger"
+    " train.batch_size.",
+    "writing": "The ranks waited until their predictions were written.",
     "hung": "Below is what hung, and where. elastic.stall_seconds is how long it may.",
+    "ending": "This is a fixed cost at the end of a job.",
     LOST: "These processes ended without a last account, as one that is killed does.",
 }
 """What to do about a cause, or what it means."""
+_ADVICE_WITHOUT_RESETS = {
+    "building": "Each process does this once, before its first step: it is a smaller share of a"
+    " longer job.",
+    "forming": "This is the first ring. Look at the network, and at hosts that do not answer.",
+}
+"""The same for a job whose ring has never changed, such as a static one."""
 
 
 def job_facts(state: JobState, details: TargetDetails | None, *, now: float) -> dict[str, str]:
@@ -121,15 +131,16 @@ def stops_table(stops: Stops) -> JobTable:
     return JobTable("Why it stopped", ("TIME", "STOP"), rows)
 
 
-def cost_sentences(account: Account) -> list[str]:
+def cost_sentences(state: JobState) -> list[str]:
     """What cost the most beside the work of steps, with its number, and what to change."""
-    seconds = account.seconds
+    advice = _ADVICE if state.num_resets else {**_ADVICE, **_ADVICE_WITHOUT_RESETS}
+    seconds = state.account.seconds
     total = sum(seconds.values())
     # The steps' own work is what the job is for.
     costs = {it: spent for it, spent in seconds.items() if it not in ("computing", "applying")}
     return [
         f"{cause}: {spent / total:.1%} of all rank-seconds ({spent:,.1f} s)."
-        f" {_ADVICE.get(cause, '')}".rstrip()
+        f" {advice.get(cause, '')}".rstrip()
         for cause, spent in sorted(costs.items(), key=lambda cost: -cost[1])
         if spent / total >= _NOTEWORTHY
     ]

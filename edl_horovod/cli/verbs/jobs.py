@@ -371,7 +371,10 @@ def _report_lines(job: ComparedJob) -> list[str]:
     if not (goodput := goodput_text(account)):
         return ["The job's ranks have not written an account of their time yet."]
     lines = fact_lines({"goodput": f"{goodput} went into steps that count"})
-    sentences = [*cost_sentences(account), *([] if job.slowest is None else [str(job.slowest)])]
+    sentences = [
+        *cost_sentences(job.progress),
+        *([] if job.slowest is None else [str(job.slowest)]),
+    ]
     lines += ["", *sentences] if sentences else []
     for part in (*account_tables(account), resets_table(job.resets), stops_table(stops)):
         lines += ["", *table(part.header, part.rows)] if part.rows else []

@@ -99,7 +99,7 @@ def as_json(jobs: Sequence[ComparedJob]) -> list[dict[str, Any]]:
             "num_resets": job.progress.num_resets,
             "num_lost_ranks": job.progress.stops.num_losses,
             **job.progress.account.for_programs(),
-            "costs": cost_sentences(job.progress.account),
+            "costs": cost_sentences(job.progress),
             "resets": [_reset_as_json(reset) for reset in job.resets],
             "slowest": None if job.slowest is None else asdict(job.slowest),
             "stops": job.progress.stops.for_programs(),

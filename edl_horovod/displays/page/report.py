@@ -116,7 +116,7 @@ def _sections(
     checkpoints = [_checkpoint_row(time, event) for time, event in snapshot.checkpoints]
     events = [(clock(when), words) for when, words in reversed(snapshot.notable)]
     slowest = [] if snapshot.slowest is None else [str(snapshot.slowest)]
-    sentences = [*cost_sentences(state.account), *slowest]
+    sentences = [*cost_sentences(state), *slowest]
     waits = () if details is None else details.other_waits
     tables = {
         "workers": job_table(state, details, now=now),

@@ -72,6 +72,22 @@ def test_programs_get_the_same(jobs, capsys):
     assert slow["costs"][0].startswith("input: 90.0% of all rank-seconds")
 
 
+@pytest.mark.parametrize("num_resets", [0, 1])
+def test_spares_are_recommended_only_where_the_ring_has_changed(tmp_path, capsys, num_resets):
+    resets = [event("reset", old_size=old, new_size=2) for old in range(1 + num_resets)]
+    seconds = {"building": 6.0, "forming": 2.0, "computing": 2.0}
+    job = write(
+        tmp_path / "short.job",
+        *((1001.0, "a:0", reset) for reset in resets),
+        (1002.0, "a:0", event("account", seconds=seconds)),
+    )
+
+    assert main(["report", job, "-o", "json"]) == 0
+
+    building, forming = json.loads(capsys.readouterr().out)["costs"]
+    assert ("elastic.spares" in building, "resets" in forming) == (bool(num_resets),) * 2
+
+
 def test_the_report_of_one_job_says_what_to_change(jobs, capsys):
     assert main(["report", jobs[1]]) == 0
 
