@@ -238,7 +238,7 @@ def run_report(verb: str, summary: str, argv: Sequence[str]) -> int:
         fields = comparison.as_json(jobs)
         print(json_text.dumps(fields[0] if is_one else fields, indent=2))
     elif is_one:
-        print("\n".join(_report_lines(jobs[0])))
+        print("\n".join(_report_lines(jobs[0], now=time.time())))
     else:
         compared = comparison.comparison_table(jobs)
         print("\n".join(table(compared.header, compared.rows)))
@@ -366,17 +366,20 @@ def _write_page(file: Path, client: Client, jobs: Sequence[ComparedJob]) -> None
         ) from error
 
 
-def _report_lines(job: ComparedJob) -> list[str]:
+def _report_lines(job: ComparedJob, *, now: float) -> list[str]:
     account, stops = job.progress.account, job.progress.stops
-    if not (goodput := goodput_text(account)):
-        return ["The job's ranks have not written an account of their time yet."]
-    lines = fact_lines({"goodput": f"{goodput} went into steps that count"})
-    sentences = [
-        *cost_sentences(job.progress),
-        *([] if job.slowest is None else [str(job.slowest)]),
-    ]
+    goodput, tables = goodput_text(account), [resets_table(job.resets), stops_table(stops)]
+    facts = {"state": job_facts(job.progress, job.details, now=now)["state"]}
+    if goodput:
+        facts["goodput"] = f"{goodput} went into steps that count"
+        tables = [*account_tables(account), *tables]
+        sentences = cost_sentences(job.progress)
+    else:
+        sentences = ["No rank of the job has written an account of its time."]
+    sentences += [] if job.slowest is None else [str(job.slowest)]
+    lines = fact_lines(facts)
     lines += ["", *sentences] if sentences else []
-    for part in (*account_tables(account), resets_table(job.resets), stops_table(stops)):
+    for part in tables:
         lines += ["", *table(part.header, part.rows)] if part.rows else []
     return lines
 

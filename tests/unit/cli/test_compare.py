@@ -88,10 +88,31 @@ def test_spares_are_recommended_only_where_the_ring_has_changed(tmp_path, capsys
     assert ("elastic.spares" in building, "resets" in forming) == (bool(num_resets),) * 2
 
 
+def test_the_report_of_a_job_without_accounts_says_why_it_failed(tmp_path, capsys):
+    """A rank may fail before its first account, and a full disk has no room for any."""
+    job = write(
+        tmp_path / "failed.job",
+        (1000.0, "launcher", event("job", task="train")),
+        (1001.0, "coordinator", event("generation", members=("a:0",), is_formed=True)),
+        (1002.0, "a:0", event("reset", old_size=2, reason="a:1 left")),
+        (1003.0, "coordinator", event("worker", worker="a:0", state="lost")),
+        (1004.0, "launcher", event("job", state="failed", message="the model is broken")),
+    )
+
+    assert main(["report", job]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "state      failed: the model is broken"
+    assert any(line.endswith("a:1 left") for line in lines)
+    assert any("rank 0 (a:0) was lost" in line for line in lines)
+
+
 def test_the_report_of_one_job_says_what_to_change(jobs, capsys):
     assert main(["report", jobs[1]]) == 0
 
-    assert "input: 90.0% of all rank-seconds" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "input: 90.0% of all rank-seconds" in printed
+    assert printed.startswith("state      finished\n")
 
 
 class Elements(HTMLParser):
