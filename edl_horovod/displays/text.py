@@ -266,6 +266,11 @@ def _because(message: str) -> str:
     return f": {message}" if message else ""
 
 
+def printable(text: str) -> str:
+    """A text that cannot steer a terminal, and can be encoded, whatever a job has written."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
 def count(number: int, thing: str) -> str:
     """A number of things: `1 rank`, `2 ranks`."""
     return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edl_horovod.displays.page.snapshot import JobSnapshot, Source
-from edl_horovod.displays.text import JobTable, account_tables, job_facts, job_table
+from edl_horovod.displays.text import JobTable, account_tables, job_facts, job_table, printable
 from edl_horovod.job.state import JobState, TargetDetails
 
 SECONDS = 1.0
@@ -99,8 +99,7 @@ def _causes(state: JobState) -> Table:
 
 
 def _text(value: str, style: str = "") -> Text:
-    """A text that cannot steer the terminal, whatever a job has written."""
-    return Text("".join(it if it.isprintable() else " " for it in value), style=style)
+    return Text(printable(value), style=style)
 
 
 def _table(table: JobTable) -> Table:

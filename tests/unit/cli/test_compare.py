@@ -1,5 +1,6 @@
 """`edl report` of several jobs: what each reached, and at what cost."""
 
+import io
 import json
 from html.parser import HTMLParser
 
@@ -105,6 +106,30 @@ def test_the_report_of_a_job_without_accounts_says_why_it_failed(tmp_path, capsy
     assert lines[0] == "state      failed: the model is broken"
     assert any(line.endswith("a:1 left") for line in lines)
     assert any("rank 0 (a:0) was lost" in line for line in lines)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("verb", ["status", "events", "events -f", "report", "report ."])
+def test_what_others_wrote_can_be_printed_and_cannot_steer_the_terminal(
+    tmp_path, monkeypatch, verb, encoding
+):
+    text = "\x1b[2J\ud800\nd\u00e9j\u00e0"
+    job = write(
+        tmp_path / "job",
+        (1001.0, "a:0", event("reset", old_size=1, reason=text)),
+        (1002.0, text, event("account", seconds={text: 1.0})),
+        (1003.0, "a:0", event("worker", worker=text, state="failed", message=text)),
+        (1004.0, "launcher", event("job", state="failed", message=text)),
+    )
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr("sys.stdout", stdout)
+
+    words = [job if word == "." else word for word in verb.split()]
+    assert main([*words, job]) == 0
+
+    printed = stdout.buffer.getvalue().decode(encoding)
+    assert all(line.isprintable() for line in printed.split("\n"))
+    assert " [2J  d" in printed or verb == "report ."
 
 
 def test_the_report_of_one_job_says_what_to_change(jobs, capsys):
