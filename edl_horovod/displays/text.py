@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from edl_horovod.errors import JobFailed
@@ -127,8 +127,8 @@ def account_tables(account: Account) -> list[JobTable]:
 
 def stops_table(stops: Stops) -> JobTable:
     """The table of the ranks that the rings of a job have lost."""
-    rows = [(_clock(stop.time), str(stop)) for stop in stops.losses]
-    return JobTable("Why it stopped", ("TIME", "STOP"), rows)
+    rows = [(clock(stop.time), str(stop)) for stop in stops.losses]
+    return JobTable("Why it stopped", (time_header(), "STOP"), rows)
 
 
 def cost_sentences(state: JobState) -> list[str]:
@@ -151,7 +151,7 @@ _RESET_PARTS = ("notice", "rendezvous", "sync", "first step")
 
 def resets_table(resets: Sequence[Reset]) -> JobTable:
     """The table of changes of a job's ring, with the seconds of their parts."""
-    header = ("TIME", "RANKS", "STEP", "STALL", *map(str.upper, _RESET_PARTS), "REASON")
+    header = (time_header(), "RANKS", "STEP", "STALL", *map(str.upper, _RESET_PARTS), "REASON")
     return JobTable("Resets", header, list(map(_reset_row, resets)))
 
 
@@ -159,7 +159,7 @@ def _reset_row(reset: Reset) -> tuple[str, ...]:
     event = reset.event
     parts = reset.part_seconds
     return (
-        _clock(reset.time),
+        clock(reset.time),
         f"{event.old_size} to {event.new_size}",
         f"{event.step:,}",
         f"{event.seconds:.3f} s",
@@ -168,8 +168,19 @@ def _reset_row(reset: Reset) -> tuple[str, ...]:
     )
 
 
-def _clock(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).strftime("%H:%M:%S")
+def clock(seconds: float) -> str:
+    """A time, in seconds since the epoch, as a clock here shows it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def zone() -> str:
+    """The time zone of `clock`."""
+    return time.strftime("%Z")
+
+
+def time_header() -> str:
+    """The header of a column of times, which says their zone."""
+    return f"TIME ({zone()})"
 
 
 def goodput_text(account: Account) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from html.parser import HTMLParser
 
 import pytest
@@ -106,6 +107,27 @@ def test_the_report_of_a_job_without_accounts_says_why_it_failed(tmp_path, capsy
     assert lines[0] == "state      failed: the model is broken"
     assert any(line.endswith("a:1 left") for line in lines)
     assert any("rank 0 (a:0) was lost" in line for line in lines)
+
+
+def test_stops_and_resets_of_a_long_job_have_their_day_and_their_zone(
+    tmp_path, capsys, monkeypatch
+):
+    job = write(
+        tmp_path / "long.job",
+        (0.0, "coordinator", event("generation", members=("a:0", "a:1"), is_formed=True)),
+        *((86400.0 * day, "a:0", event("reset", old_size=2)) for day in range(3)),
+        (86400.0, "coordinator", event("worker", worker="a:1", state="lost")),
+    )
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "XYZ-5")
+        time.tzset()
+        code = main(["report", job])
+    time.tzset()
+
+    assert code == 0
+    printed = capsys.readouterr().out
+    assert [printed.count(f"1970-01-0{day} 05:00:00") for day in (1, 2, 3)] == [1, 2, 1]
+    assert "XYZ" in printed
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
