@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from edl_horovod.displays.text import count, notable, time_left
+from edl_horovod.displays.text import count, notable, printable, time_left
 from edl_horovod.job.events import OnEvents, ProgressEvent, Recorded, StepEvent
 from edl_horovod.job.state import JobState, advance
 
@@ -151,7 +151,7 @@ class LiveDisplay:
         for recorded in events:
             self._state = advance(self._state, recorded)
             if text := notable(recorded.event):
-                self._live.console.print(text, markup=False, highlight=False)
+                self._live.console.print(printable(text), markup=False, highlight=False)
         if not 0 <= time.monotonic() - self._shown_at < LIVE_SECONDS:
             self._show()
 

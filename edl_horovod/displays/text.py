@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from edl_horovod.errors import JobFailed
@@ -35,7 +35,7 @@ _NOTEWORTHY = 0.02
 _ADVICE = {
     "importing": "The workers of one launcher that start later are forked, and have this done.",
     "building": "A spare worker that is warm already takes a lost rank's place at once:"
-    " elastic.spares.",
+    " elastic.spares (with plain horovodrun keep_warm).",
     "warm": "These are spare workers, or processes that waited for their first ring.",
     "below_min_np": "The ring may not be smaller than elastic.min_np: lower it, or keep spare"
     " workers warm (elastic.spares).",
@@ -52,10 +52,20 @@ _ADVICE = {
     "evaluation": "Evaluate less often (train.evaluate_steps), or on fewer examples.",
     "callbacks": "Ranks wait for the leader while the model's callbacks run.",
     "checkpoint": "Save less often: checkpoint.every_seconds.",
+    "between": "After each step the ranks count and report: there are fewer steps with a larger"
+    " train.batch_size.",
+    "writing": "The ranks waited until their predictions were written.",
     "hung": "Below is what hung, and where. elastic.stall_seconds is how long it may.",
+    "ending": "This is a fixed cost at the end of a job.",
     LOST: "These processes ended without a last account, as one that is killed does.",
 }
 """What to do about a cause, or what it means."""
+_ADVICE_WITHOUT_RESETS = {
+    "building": "Each process does this once, before its first step: it is a smaller share of a"
+    " longer job.",
+    "forming": "This is the first ring. Look at the network, and at hosts that do not answer.",
+}
+"""The same for a job whose ring has never changed, such as a static one."""
 
 
 def job_facts(state: JobState, details: TargetDetails | None, *, now: float) -> dict[str, str]:
@@ -117,19 +127,20 @@ def account_tables(account: Account) -> list[JobTable]:
 
 def stops_table(stops: Stops) -> JobTable:
     """The table of the ranks that the rings of a job have lost."""
-    rows = [(_clock(stop.time), str(stop)) for stop in stops.losses]
-    return JobTable("Why it stopped", ("TIME", "STOP"), rows)
+    rows = [(clock(stop.time), str(stop)) for stop in stops.losses]
+    return JobTable("Why it stopped", (time_header(), "STOP"), rows)
 
 
-def cost_sentences(account: Account) -> list[str]:
+def cost_sentences(state: JobState) -> list[str]:
     """What cost the most beside the work of steps, with its number, and what to change."""
-    seconds = account.seconds
+    advice = _ADVICE if state.num_resets else {**_ADVICE, **_ADVICE_WITHOUT_RESETS}
+    seconds = state.account.seconds
     total = sum(seconds.values())
     # The steps' own work is what the job is for.
     costs = {it: spent for it, spent in seconds.items() if it not in ("computing", "applying")}
     return [
         f"{cause}: {spent / total:.1%} of all rank-seconds ({spent:,.1f} s)."
-        f" {_ADVICE.get(cause, '')}".rstrip()
+        f" {advice.get(cause, '')}".rstrip()
         for cause, spent in sorted(costs.items(), key=lambda cost: -cost[1])
         if spent / total >= _NOTEWORTHY
     ]
@@ -140,7 +151,7 @@ _RESET_PARTS = ("notice", "rendezvous", "sync", "first step")
 
 def resets_table(resets: Sequence[Reset]) -> JobTable:
     """The table of changes of a job's ring, with the seconds of their parts."""
-    header = ("TIME", "RANKS", "STEP", "STALL", *map(str.upper, _RESET_PARTS), "REASON")
+    header = (time_header(), "RANKS", "STEP", "STALL", *map(str.upper, _RESET_PARTS), "REASON")
     return JobTable("Resets", header, list(map(_reset_row, resets)))
 
 
@@ -148,7 +159,7 @@ def _reset_row(reset: Reset) -> tuple[str, ...]:
     event = reset.event
     parts = reset.part_seconds
     return (
-        _clock(reset.time),
+        clock(reset.time),
         f"{event.old_size} to {event.new_size}",
         f"{event.step:,}",
         f"{event.seconds:.3f} s",
@@ -157,8 +168,19 @@ def _reset_row(reset: Reset) -> tuple[str, ...]:
     )
 
 
-def _clock(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).strftime("%H:%M:%S")
+def clock(seconds: float) -> str:
+    """A time, in seconds since the epoch, as a clock here shows it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def zone() -> str:
+    """The time zone of `clock`."""
+    return time.strftime("%Z")
+
+
+def time_header() -> str:
+    """The header of a column of times, which says their zone."""
+    return f"TIME ({zone()})"
 
 
 def goodput_text(account: Account) -> str:
@@ -174,9 +196,10 @@ def _longest(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
 
 def _worker_state(name: str, state: JobState) -> str:
     worker_state = state.workers[name].state
-    if state.is_over and worker_state in ("started", "warm"):
+    if state.is_over and worker_state in ("started", "warm", "returned"):
         return _ENDED_WITH_JOB
-    return "in the ring" if worker_state == "warm" and name in state.members else worker_state
+    is_in_ring = worker_state in ("warm", "returned") and name in state.members
+    return "in the ring" if is_in_ring else worker_state
 
 
 def notable(event: Event) -> str:
@@ -192,7 +215,7 @@ def notable(event: Event) -> str:
                 f"ring {event.old_size} -> {event.new_size} after step {event.step:,} "
                 f"({event.reason.rstrip('.')}, {event.seconds:.3f} s)"
             )
-        case WorkerEvent(state="left" | "lost" | "failed" | "waiting" | "hung"):
+        case WorkerEvent(state="left" | "lost" | "returned" | "failed" | "waiting" | "hung"):
             return f"worker {event.worker} {event.state}{_because(event.message)}"
         case CheckpointEvent(state="failed" | "damaged"):
             return f"the checkpoint of step {event.step:,} {event.message}"
@@ -252,6 +275,11 @@ def time_left(state: JobState) -> str:
 
 def _because(message: str) -> str:
     return f": {message}" if message else ""
+
+
+def printable(text: str) -> str:
+    """A text that cannot steer a terminal, and can be encoded, whatever a job has written."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def count(number: int, thing: str) -> str:

@@ -101,7 +101,8 @@ class JobState:
         """Warm workers that are not in a ring."""
         if self.is_over:
             return []
-        warm = [name for name, worker in self.workers.items() if worker.state == "warm"]
+        states = ("warm", "returned")
+        warm = [name for name, worker in self.workers.items() if worker.state in states]
         return sorted(set(warm) - set(self.members))
 
     @property

@@ -76,7 +76,7 @@ def _row(job: ComparedJob, metrics: Sequence[str]) -> tuple[str, ...]:
         "" if account.goodput is None else f"{account.goodput:.1%}",
         f"{total:,.1f}",
         str(state.num_resets),
-        str(len(state.stops.losses)),
+        str(state.stops.num_losses),
         ", ".join(f"{cause} {spent / total:.1%}" for cause, spent in largest),
     )
 
@@ -97,8 +97,9 @@ def as_json(jobs: Sequence[ComparedJob]) -> list[dict[str, Any]]:
             "total_seconds": job.seconds,
             "records_per_second": job.progress.records_per_second,
             "num_resets": job.progress.num_resets,
+            "num_lost_ranks": job.progress.stops.num_losses,
             **job.progress.account.for_programs(),
-            "costs": cost_sentences(job.progress.account),
+            "costs": cost_sentences(job.progress),
             "resets": [_reset_as_json(reset) for reset in job.resets],
             "slowest": None if job.slowest is None else asdict(job.slowest),
             "stops": job.progress.stops.for_programs(),

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edl_horovod.displays.page.rendering import View, clock, quoted, section
+from edl_horovod.displays.page.rendering import View, quoted, section
 from edl_horovod.displays.page.snapshot import JobSnapshot, Source
-from edl_horovod.displays.text import ago, goodput_text, metrics_text
+from edl_horovod.displays.text import ago, clock, goodput_text, metrics_text
 from edl_horovod.errors import EdlError
 
 FIND_SECONDS = 5.0

@@ -178,7 +178,7 @@ class History:
                 self._add_metrics(event)
             case AccountEvent():
                 self._add_moment(state.account, (source, event.pid, event.began))
-            case WorkerEvent(state="left" | "lost" | "failed" | "hung"):
+            case WorkerEvent(state="left" | "lost" | "returned" | "failed" | "hung"):
                 self._add_end(state.account, event)
             case CheckpointEvent():
                 self._checkpoints.append((time, event))
@@ -243,8 +243,10 @@ class History:
         newest = next((it for it in reversed(account.ranks) if it.worker == event.worker), None)
         if newest is None:
             return
+        if event.state == "returned":
+            self._ends.pop(newest.process, None)
         # A connection is missed first; what its process' end was is known a little later.
-        if newest.process not in self._ends or ": " not in self._ends[newest.process]:
+        elif newest.process not in self._ends or ": " not in self._ends[newest.process]:
             cause = event.message.partition(". ")[0]
             self._ends[newest.process] = f"{event.state}: {cause}" if cause else event.state
 

@@ -147,6 +147,21 @@ def test_status_is_a_table(running, capsys):
     assert lines[-1].split() == ["localhost:2", "warm", "0:00:00"]
 
 
+def test_a_rank_of_which_only_the_connection_was_lost_is_in_the_ring(running, capsys):
+    with EventLog(running / "events.jsonl", "launcher") as log:
+        log.write(event("job", task="train"))
+        log.write(event("worker", state="warm"))
+        log.write(event("generation", size=1, members=("localhost:0",), is_formed=True))
+        log.write(event("worker", state="lost"))
+        log.write(event("worker", state="returned"))
+
+    assert main(["status", str(running)]) == 0
+
+    out = capsys.readouterr().out
+    assert "last stop" not in out
+    assert out.splitlines()[-1].split()[:4] == ["localhost:0", "in", "the", "ring"]
+
+
 def test_status_is_json(job_dir, capsys):
     write_events(job_dir, is_finished=True)
 

@@ -247,6 +247,16 @@ def test_a_process_is_shown_with_the_cause_of_its_end():
     assert (newcomer.last.pid, newcomer.end) == (2, "")
 
 
+def test_a_process_of_which_only_the_connection_was_lost_has_no_end():
+    history = History()
+    history.add(recorded("account", 10.0, "host:1", doing="input", seconds={"input": 5.0}))
+    for state in ("lost", "returned"):
+        history.add(recorded("worker", 11.0, worker="host:1", state=state))
+
+    (process,) = history.snapshot(history.state).processes
+    assert process.end == ""
+
+
 def test_a_job_of_a_million_events_has_a_snapshot_of_bounded_size():
     history, sizes = History(), []
     history.add(recorded("generation", size=2, is_formed=True))
