@@ -593,7 +593,7 @@ class LocalRounds:
         """
         self._step.begin_round()
         numbers, num_started = self._zeros(), 0
-        for place, batch in enumerate(batches):
+        for place, batch in enumerate(self._awaited(lane, batches)):
             # Asked when the examples are there: to wait for them takes time, too.
             if not self._participation.takes_step(time.monotonic() - began):
                 break
@@ -609,6 +609,16 @@ class LocalRounds:
         for fragment in range(num_started, self._config.fragments):
             yield self._part(number, fragment, start, numbers)
         replica.local = {name: _value(self._inner[name]) for name in self._local_names}
+
+    def _awaited(self, lane: int, batches: Iterator[Batch | None]) -> Iterator[Batch | None]:
+        """The batches of a replica's local steps, with each wait for one booked as such."""
+        for place in itertools.count():
+            with self.doing("works", f"examples of local step {place} of replica {lane}", "input"):
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+            yield batch
 
     def _part(
         self, number: int, fragment: int, start: Values, numbers: NDArray[np.float64]
