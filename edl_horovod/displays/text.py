@@ -49,6 +49,8 @@ _ADVICE = {
     "exchange": "The ranks waited for the sums of all ranks. Either some ranks are slower, or the"
     " network is: train.compression halves the bytes, local rounds exchange less often.",
     "redone": "These steps were lost with a rank, and done again.",
+    "broken": "The ranks waited for one that was lost, until their ring broke."
+    " elastic.stall_seconds is how long they wait for one that hangs.",
     "evaluation": "Evaluate less often (train.evaluate_steps), or on fewer examples.",
     "callbacks": "Ranks wait for the leader while the model's callbacks run.",
     "checkpoint": "Save less often: checkpoint.every_seconds.",

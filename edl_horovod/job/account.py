@@ -20,7 +20,8 @@ Cause = Literal[
     "computing",  # The model's passes of a step.
     "exchange",  # In the step's collective, after all of this rank's own work.
     "applying",  # Updating the model.
-    "redone",  # In the step that broke with its ring and is done again.
+    "redone",  # This rank's own work in a step that broke with its ring and is done again.
+    "broken",  # In that step's collective, after all of this rank's own work, until it broke.
     "evaluation",
     "callbacks",
     "checkpoint",  # As long as a rank waits for it: most of it is written beside the steps.
