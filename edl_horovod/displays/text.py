@@ -283,10 +283,14 @@ def local_state(
         return state
     if not is_ours:
         return dataclasses.replace(state, message=_age_of_events(last_time))
-    return state if is_running else _state_after_lost_launcher(job_dir, state)
+    if is_running:
+        return state
+    # Nothing says when the job ended, but not before the last of its processes wrote something.
+    ended = max([last_time or 0.0, *(rank.until for rank in state.account.ranks)])
+    return _state_after_lost_launcher(job_dir, state, ended=ended)
 
 
-def _state_after_lost_launcher(job_dir: JobDir, state: JobState) -> JobState:
+def _state_after_lost_launcher(job_dir: JobDir, state: JobState, *, ended: float) -> JobState:
     """The state of a job whose launcher died before its last event, for example on a full disk."""
     try:
         result = outcome.load(job_dir.result)
@@ -302,7 +306,7 @@ def _state_after_lost_launcher(job_dir: JobDir, state: JobState) -> JobState:
         case None:
             message = "the launcher died and did not record how the job ended"
             event = JobEvent(state="lost", message=message)
-    return advance(state, Recorded(time.time(), "launcher", event))
+    return advance(state, Recorded(ended, "launcher", event))
 
 
 def as_json(state: JobState, details: TargetDetails | None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Where the time of a job's ranks went: each moment of a rank's life has one cause."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -37,7 +37,7 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 _MOST_SECONDS = 1e11
 """Some thousand years, from 1970 on."""
 LOST = "lost"
-"""The time between the last account of a rank and its sudden end."""
+"""The time between the last account of a rank and its sudden end, or that of its job."""
 STEP_CAUSES: tuple[Cause, ...] = ("computing", "exchange", "applying")
 """The causes that make the steps of a training."""
 
@@ -105,10 +105,10 @@ class Account:
                 return Account({**self.processes, **hung}) if hung else self
             case WorkerEvent(state="left" | "lost" | "failed"):
                 # A process that says itself that it leaves has written its last account.
-                lost = {it.process: it.lost(time) for it in self._doing(event.worker)}
-                return Account({**self.processes, **lost}) if lost else self
-            case JobEvent(state="finished" | "failed" | "suspended"):
-                return Account({**self.processes, **self._ended()})
+                return self._without(self._doing(event.worker), time)
+            case JobEvent(state="finished" | "failed" | "suspended" | "lost"):
+                # One that writes its last account later, as beside plain horovodrun, replaces this.
+                return self._without(self._doing(), time)
         return self
 
     def _doing(self, worker: str | None = None) -> list[RankAccount]:
@@ -116,7 +116,12 @@ class Account:
         ranks = [it for it in self.processes.values() if it.doing]
         return [it for it in ranks if worker in (None, it.worker)]
 
-    def _ended(self, worker: str | None = None) -> dict[tuple[str, int, float], RankAccount]:
+    def _without(self, ranks: Iterable[RankAccount], at: float) -> "Account":
+        """The account after processes were missed at a time, in seconds since the epoch."""
+        lost = {it.process: it.lost(at) for it in ranks}
+        return Account({**self.processes, **lost}) if lost else self
+
+    def _ended(self, worker: str) -> dict[tuple[str, int, float], RankAccount]:
         return {it.process: replace(it, doing="") for it in self._doing(worker)}
 
     @property

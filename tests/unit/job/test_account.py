@@ -102,12 +102,22 @@ def test_a_process_without_a_last_word_has_ended_when_its_worker_has_a_newer_one
     assert [rank.doing for rank in found.ranks] == ["", ""]
 
 
-@pytest.mark.parametrize("state", ["finished", "failed", "suspended"])
+@pytest.mark.parametrize("state", ["finished", "failed", "suspended", "lost"])
 def test_no_process_outlives_its_job(state):
     end = Recorded(20, "launcher", JobEvent(state=state))
     found = summarize([account(10, "host:0", 1, doing="building", building=10.0), end]).account
     assert [rank.doing for rank in found.ranks] == [""]
-    assert found.seconds == {"building": 10.0}
+    # As a rank under mpirun, whose end is that of all: it writes no last account then.
+    assert found.seconds == {"building": 10.0, LOST: 10.0}
+
+
+def test_a_rank_that_outlives_the_jobs_event_for_a_moment_has_the_last_word():
+    events = [
+        account(10, "host:0", 1, computing=10.0),
+        Recorded(20, "host:1", JobEvent(state="finished")),
+        account(21, "host:0", 1, doing="", began=0.0, computing=19.0, ending=2.0),
+    ]
+    assert summarize(events).account.seconds == {"computing": 19.0, "ending": 2.0}
 
 
 def test_the_first_process_that_was_heard_of_stays_the_first():
