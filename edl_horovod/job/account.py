@@ -53,6 +53,8 @@ class RankAccount:
     """Seconds since the epoch."""
     until: float
     """The end of the account, in seconds since the epoch."""
+    age: float
+    """Seconds from its begin to the end of the account, also where a clock was set in between."""
     seconds: Mapping[str, float]
     """Those of the whole life until then, by cause; `LOST` is one of them after a sudden end."""
     doing: str = ""
@@ -67,10 +69,18 @@ class RankAccount:
 
     def lost(self, at: float) -> "RankAccount":
         """The account of a process that was missed at a time, in seconds since the epoch."""
-        missing = max(0.0, at - self.began - sum(self.seconds.values()))
+        since = max(0.0, at - self.until)
+        # The rest is a part of a step that went on when it wrote its account.
+        missing = max(0.0, since + self.age - sum(self.seconds.values()))
         hung = 0.0 if self.hung_since is None else min(missing, max(0.0, at - self.hung_since))
         more = {"hung": hung, LOST: missing - hung} if hung else {LOST: missing}
-        return replace(self, until=max(at, self.until), seconds={**self.seconds, **more}, doing="")
+        return replace(
+            self,
+            until=self.until + since,
+            age=self.age + since,
+            seconds={**self.seconds, **more},
+            doing="",
+        )
 
 
 @dataclass(frozen=True)
@@ -90,8 +100,10 @@ class Account:
         time, source, event = recorded
         match event:
             case AccountEvent() if _is_sound(event):
+                # Earlier versions wrote no age.
+                age = max(0.0, time - event.began) if event.age is None else event.age
                 newest = RankAccount(
-                    source, event.pid, event.began, time, event.seconds, event.doing
+                    source, event.pid, event.began, time, age, event.seconds, event.doing
                 )
                 # A worker is one process at a time. An older one has ended without a word.
                 older = {} if newest.process in self.processes else self._ended(source)
@@ -149,5 +161,5 @@ class Account:
 
 def _is_sound(event: AccountEvent) -> bool:
     """Whether the numbers can be those of a process: anybody may have written a job's events."""
-    numbers = [event.began, *event.seconds.values()]
+    numbers = [event.began, event.age or 0.0, *event.seconds.values()]
     return all(0 <= number < _MOST_SECONDS for number in numbers)

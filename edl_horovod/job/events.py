@@ -234,6 +234,8 @@ class AccountEvent(Event, kind="account"):
     """The cause that continues; empty for the last account of a process."""
     steps: int | None = None
     """Steps that the process has done."""
+    age: float | None = None
+    """Seconds since the process' begin, by a monotonic clock."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -229,6 +229,7 @@ class Activity:
                 },
                 doing="" if is_last else doing,
                 steps=self._num_steps,
+                age=round(age, 4),
             )
         )
         return age

@@ -7,9 +7,9 @@ from edl_horovod.job.events import AccountEvent, JobEvent, Recorded, StepEvent, 
 from edl_horovod.job.state import summarize
 
 
-def account(time, worker, pid, doing="computing", began=None, **seconds):
+def account(time, worker, pid, doing="computing", began=None, age=None, **seconds):
     began = time - sum(seconds.values()) if began is None else began
-    event = AccountEvent(pid=pid, began=began, seconds=seconds, doing=doing)
+    event = AccountEvent(pid=pid, began=began, seconds=seconds, doing=doing, age=age)
     return Recorded(time, worker, event)
 
 
@@ -64,6 +64,26 @@ def test_the_time_up_to_a_sudden_end_is_a_cause_of_its_own(state):
         (2, 12.5, ""),
         (3, 20, "computing"),
     ]
+
+
+@pytest.mark.parametrize("jump", [-7200.0, 7200.0])
+def test_a_clock_that_is_set_invents_and_hides_no_lost_time(jump):
+    """Before the last account, which goes on with a step of 1.5 s."""
+    found = summarize(
+        [
+            account(8010, "host:0", 1, began=8000.0, age=10.0, computing=10.0),
+            account(8020 + jump, "host:0", 1, began=8000.0, age=20.0, computing=18.5),
+            missed(8022.5 + jump, "host:0"),
+        ]
+    ).account
+    assert found.seconds == {"computing": 18.5, LOST: 4.0}
+    assert [rank.age for rank in found.ranks] == [22.5]
+
+
+def test_the_clock_of_another_host_that_is_behind_makes_no_life_shorter():
+    events = [account(100, "host:0", 1, age=10.0, computing=9.0), missed(95, "host:0")]
+    (rank,) = summarize(events).account.ranks
+    assert (rank.until, rank.age, rank.seconds) == (100, 10.0, {"computing": 9.0, LOST: 1.0})
 
 
 def hung(time, worker, seconds):

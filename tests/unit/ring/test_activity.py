@@ -296,6 +296,7 @@ def test_the_account_of_a_process_is_written_with_its_end(tmp_path):
     assert recorded.event.doing == ""
     assert recorded.event.began == pytest.approx(began, abs=1.5)
     assert sum(recorded.event.seconds.values()) == pytest.approx(written - began, abs=1.5)
+    assert recorded.event.age == pytest.approx(sum(recorded.event.seconds.values()), abs=1e-2)
 
 
 @pytest.mark.long
