@@ -69,6 +69,24 @@ def test_the_accounts_of_all_ranks_are_shown_as_one_each_minute_and_at_the_end()
     assert all_ranks.doing == ""
 
 
+def test_a_rank_that_began_earlier_and_is_heard_of_later_doubles_no_account():
+    def account(time, worker, began, **seconds):
+        fields = {"pid": 7, "began": began, "seconds": seconds, "doing": "computing"}
+        return Recorded(time, worker, event("account", **fields))
+
+    stream = io.StringIO()
+    PodLog(stream)(
+        [
+            account(100.0, "a:0", 90.0, computing=10.0),
+            account(170.0, "b:0", 80.0, computing=90.0),
+            account(240.0, "a:0", 90.0, computing=150.0),
+        ]
+    )
+    found = summarize(events_in(stream.getvalue().splitlines())).account
+    assert len(found.ranks) == 1
+    assert found.seconds == {"computing": 240.0}
+
+
 def test_a_trace_is_shown_without_its_stack_and_history():
     stream = io.StringIO()
     last = (Span(name="step 6", began=1.0, seconds=1.0),)
