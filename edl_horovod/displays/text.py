@@ -312,7 +312,7 @@ def _state_after_lost_launcher(job_dir: JobDir, state: JobState, *, ended: float
 def as_json(state: JobState, details: TargetDetails | None) -> dict[str, Any]:
     """The whole state, for programs, with the facts from the job's launch target."""
     values = dataclasses.asdict(state)
-    del values["recent"]
+    del values["recent"], values["has_formed"]
     values |= {"seconds_left": state.seconds_left, "spares": state.spares}
     values["account"] = state.account.for_programs()
     values["stops"] = state.stops.for_programs()

@@ -123,7 +123,7 @@ class ResetEvent(Event, kind="reset"):
 
     generation: int
     old_size: int
-    """0 before the leader's first ring."""
+    """0 before the leader's first ring: that of the job, or the first after all ranks were lost."""
     new_size: int
     step: int
     records_seen: int
