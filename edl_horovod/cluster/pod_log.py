@@ -70,7 +70,9 @@ class PodLog:
             is_running = any(rank.doing for rank in ranks)
             account = events.AccountEvent(
                 pid=0,
-                began=min(rank.began for rank in ranks),
+                # The first that was heard of stays the first. The earliest may be heard of later,
+                # and would make this the account of another process to those that read the log.
+                began=ranks[0].began,
                 seconds=self._account.seconds,
                 doing="running" if is_running else "",
             )

@@ -49,6 +49,8 @@ _ADVICE = {
     "exchange": "The ranks waited for the sums of all ranks. Either some ranks are slower, or the"
     " network is: train.compression halves the bytes, local rounds exchange less often.",
     "redone": "These steps were lost with a rank, and done again.",
+    "broken": "The ranks waited for one that was lost, until their ring broke."
+    " elastic.stall_seconds is how long they wait for one that hangs.",
     "evaluation": "Evaluate less often (train.evaluate_steps), or on fewer examples.",
     "callbacks": "Ranks wait for the leader while the model's callbacks run.",
     "checkpoint": "Save less often: checkpoint.every_seconds.",
@@ -309,10 +311,14 @@ def local_state(
         return state
     if not is_ours:
         return dataclasses.replace(state, message=_age_of_events(last_time))
-    return state if is_running else _state_after_lost_launcher(job_dir, state)
+    if is_running:
+        return state
+    # Nothing says when the job ended, but not before the last of its processes wrote something.
+    ended = max([last_time or 0.0, *(rank.until for rank in state.account.ranks)])
+    return _state_after_lost_launcher(job_dir, state, ended=ended)
 
 
-def _state_after_lost_launcher(job_dir: JobDir, state: JobState) -> JobState:
+def _state_after_lost_launcher(job_dir: JobDir, state: JobState, *, ended: float) -> JobState:
     """The state of a job whose launcher died before its last event, for example on a full disk."""
     try:
         result = outcome.load(job_dir.result)
@@ -328,13 +334,13 @@ def _state_after_lost_launcher(job_dir: JobDir, state: JobState) -> JobState:
         case None:
             message = "the launcher died and did not record how the job ended"
             event = JobEvent(state="lost", message=message)
-    return advance(state, Recorded(time.time(), "launcher", event))
+    return advance(state, Recorded(ended, "launcher", event))
 
 
 def as_json(state: JobState, details: TargetDetails | None) -> dict[str, Any]:
     """The whole state, for programs, with the facts from the job's launch target."""
     values = dataclasses.asdict(state)
-    del values["recent"]
+    del values["recent"], values["has_formed"]
     values |= {"seconds_left": state.seconds_left, "spares": state.spares}
     values["account"] = state.account.for_programs()
     values["stops"] = state.stops.for_programs()

@@ -124,7 +124,7 @@ class ResetEvent(Event, kind="reset"):
 
     generation: int
     old_size: int
-    """0 before the leader's first ring."""
+    """0 before the leader's first ring: that of the job, or the first after all ranks were lost."""
     new_size: int
     step: int
     records_seen: int
@@ -235,6 +235,8 @@ class AccountEvent(Event, kind="account"):
     """The cause that continues; empty for the last account of a process."""
     steps: int | None = None
     """Steps that the process has done."""
+    age: float | None = None
+    """Seconds since the process' begin, by a monotonic clock."""
 
 
 @dataclass(frozen=True, kw_only=True)

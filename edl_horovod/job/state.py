@@ -28,6 +28,8 @@ __all__ = ["JobState", "TargetDetails", "advance", "summarize"]
 _NUM_RECENT = 20
 _MOST_SECONDS_LEFT = 1e9
 """A longer estimate is that of a clock that has jumped."""
+_ENDS = ("finished", "failed", "lost", "suspended")
+"""States in which no process of a job is running."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class JobState:
     """Ranks in the ring."""
     generation: int = 0
     num_resets: int = 0
+    has_formed: bool = False
+    """Whether the job has had a ring: forming the first one is not a reset."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The metrics of the last evaluation, or of the finished job."""
     parties: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -84,7 +88,7 @@ class JobState:
     @property
     def is_over(self) -> bool:
         """Whether no process of the job is running."""
-        return self.state in ("finished", "failed", "lost", "suspended")
+        return self.state in _ENDS
 
     @property
     def done(self) -> int:
@@ -170,6 +174,8 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
                 message=event.message,
                 output=state.output if event.output is None else event.output,
                 metrics=state.metrics if event.metrics is None else event.metrics,
+                # Plain horovodrun appends its next job in the same directory.
+                has_formed=state.has_formed and event.state not in _ENDS,
                 step=step,
                 # The training may have stopped early.
                 total_steps=step if event.steps else state.total_steps,
@@ -198,8 +204,9 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
                 generation=event.generation,
                 step=event.step,
                 size=event.new_size,
-                # Forming the first ring is not a reset.
-                num_resets=state.num_resets + (event.old_size > 0),
+                # After the loss of all ranks, the new leader has had no ring either.
+                num_resets=state.num_resets + (event.old_size > 0 or state.has_formed),
+                has_formed=True,
                 recent=(),
             )
         case StepEvent():

@@ -50,7 +50,8 @@ class ComparedJob:
         ranks = self.progress.account.ranks
         if not ranks:
             return None
-        return max(rank.until for rank in ranks) - min(rank.began for rank in ranks)
+        # Not from `began`: a clock may have been set since then.
+        return max(rank.until for rank in ranks) - min(rank.until - rank.age for rank in ranks)
 
 
 def comparison_table(jobs: Sequence[ComparedJob]) -> JobTable:

@@ -184,7 +184,7 @@ def _lanes(processes: Sequence[Process], *, is_live: bool) -> tuple[Any, ...]:
 def _lane_title(process: Process) -> str:
     last = process.last
     now = last.doing or process.end or "ended"
-    return f"{last.worker}, pid {last.pid}, {last.until - last.began:,.1f} s, {now}"
+    return f"{last.worker}, pid {last.pid}, {last.age:,.1f} s, {now}"
 
 
 def _parts(process: Process, began: float, span: float, *, max_parts: int) -> Iterator[_Part]:

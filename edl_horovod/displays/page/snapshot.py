@@ -210,7 +210,7 @@ class History:
             processes=tuple(self._processes(state.account)),
             slowest=self._paces.slowest,
             # The first ring of a job is no reset for people.
-            resets=tuple(reset for reset in self._resets.newest if reset.event.old_size),
+            resets=tuple(reset for reset in self._resets.newest if not reset.is_first),
             checkpoints=tuple(self._checkpoints),
             notable=tuple(self.notable),
             began=self._began,

@@ -68,7 +68,7 @@ class StepGraph:
         options: StepOptions,
         ring_sums: RingSums,
         rate: ScaledLearningRate | None,
-        is_waiting: tf.Variable,
+        computed_at: tf.Variable,
         attack: Attack | None = None,
         anchors: Mapping[int, tf.Variable] = MappingProxyType({}),
     ) -> None:
@@ -83,13 +83,14 @@ class StepGraph:
             options: How gradients are computed, clipped and reduced.
             ring_sums: Sums over the ring within the step's passes.
             rate: The optimizer's learning rate if it is scaled, else None.
-            is_waiting: Set to true by the step when this rank's sums are computed.
+            computed_at: Set by the step to the time at which this rank's sums are computed, in
+                seconds since the epoch.
             attack: Changes the examples first; then `element_spec` has the key of their noise.
             anchors: The weights that FedProx pulls towards, by the id of their variables; empty
                 without it.
         """
         self._objective, self._optimizer, self._options = objective, optimizer, options
-        self._ring_sums, self._rate, self._is_waiting = ring_sums, rate, is_waiting
+        self._ring_sums, self._rate, self._computed_at = ring_sums, rate, computed_at
         self._attack, self._anchors = attack, anchors
         self._trainable = list(trainable)
         self._non_trainable = state_variables(model)
@@ -397,7 +398,7 @@ class StepGraph:
         with tf.control_dependencies(_flat(sums)):
             computed_at = tf.timestamp()
             if in_ring:
-                self._is_waiting.assign(True)
+                self._computed_at.assign(computed_at)
         bucket_times: dict[str, tuple[tf.Tensor, tf.Tensor]] = {}
         if in_ring:
             num_trained, reduction = len(self._trained), self._options.reduction

@@ -1,6 +1,7 @@
 """One Keras 3 training step on a ring: weighted, all or nothing (D6, D7, D17)."""
 
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -153,7 +154,9 @@ class KerasStep:
                 id(variable): tf.Variable(variable.value, trainable=False)
                 for variable in self._trained
             }
-        self._is_waiting = tf.Variable(False, trainable=False)
+        self._computed_at = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+        """When this rank had computed its part of the present step, in seconds since the epoch; 0
+        if it has not."""
         self._zero = tf.constant(0.0)
         self._trace()
         self._others = self._graph.other_variables
@@ -202,7 +205,7 @@ class KerasStep:
         flag = tf.constant(float(wants_change))
         # Outside of the graph: there, user code that hangs could run before this op, and this rank
         # would look as if it were waiting for the others.
-        self._is_waiting.assign(False)
+        self._computed_at.assign(0.0)
         if batch is None:
             with catch_failures():
                 values = self._graph.empty_steps[not is_alone](flag, self._zero).numpy().tolist()
@@ -266,7 +269,12 @@ class KerasStep:
 
     def is_waiting(self) -> bool:
         """Whether this rank has computed its part and waits for the others. Thread-safe."""
-        return bool(self._is_waiting.numpy())
+        return bool(self._computed_at.numpy())
+
+    def waited_seconds(self) -> float:
+        """How long this rank has waited for the others in a step that has just failed."""
+        computed_at = float(self._computed_at.numpy())
+        return time.time() - computed_at if computed_at else 0.0
 
     def callbacks(
         self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
@@ -341,7 +349,7 @@ class KerasStep:
                 options=self._options,
                 ring_sums=self._ring_sums,
                 rate=self._rate,
-                is_waiting=self._is_waiting,
+                computed_at=self._computed_at,
                 attack=self._attack,
                 anchors=self._anchors,
             )

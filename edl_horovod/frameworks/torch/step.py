@@ -245,7 +245,9 @@ class TorchStep:
                 self.optimizer, self.schedules, self._trained, sparse, loaded
             )
             self._reducer = make_reducer(self._trained, options.reduction, sparse)
-        self._rate_factor, self._is_waiting = 1.0, False
+        self._rate_factor = 1.0
+        self._computed_at: float | None = None
+        """When this rank had computed its part of the present step; None if it has not."""
 
     @property
     def variables(self) -> dict[str, Variable]:
@@ -305,7 +307,7 @@ class TorchStep:
     def _step(
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
     ) -> StepSums:
-        self._is_waiting = False
+        self._computed_at = None
         snapshot = self._buffers.snapshot()
         try:
             local = np.zeros(self._num_numbers)
@@ -331,8 +333,7 @@ class TorchStep:
             local[values.WANTS_CHANGE] = float(wants_change)
             if not is_alone:
                 self._buffers.restore(snapshot)
-            self._is_waiting = True
-            computed_at = time.monotonic()
+            computed_at = self._computed_at = time.monotonic()
             # All ranks reach this in every step, with or without examples.
             totals = local if is_alone else self._reducer.finish(local, local[values.LOSS_WEIGHT])
             summed_at = time.monotonic()
@@ -402,7 +403,11 @@ class TorchStep:
 
     def is_waiting(self) -> bool:
         """Whether this rank has computed its part and waits for the others. Thread-safe."""
-        return self._is_waiting
+        return self._computed_at is not None
+
+    def waited_seconds(self) -> float:
+        """How long this rank has waited for the others in a step that has just failed."""
+        return 0.0 if self._computed_at is None else time.monotonic() - self._computed_at
 
     def callbacks(
         self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool

@@ -48,7 +48,8 @@ def test_what_autoscaling_decides_is_shown():
 
 def test_the_accounts_of_all_ranks_are_shown_as_one_each_minute_and_at_the_end():
     def account(time, worker, **seconds):
-        fields = {"pid": 7, "began": 1.0, "seconds": seconds, "doing": "computing"}
+        began = {"a:0": 91.0, "b:0": 93.0}[worker]
+        fields = {"pid": 7, "began": began, "seconds": seconds, "doing": "computing"}
         return Recorded(time, worker, event("account", **fields))
 
     stream = io.StringIO()
@@ -56,16 +57,34 @@ def test_the_accounts_of_all_ranks_are_shown_as_one_each_minute_and_at_the_end()
         [
             account(100.0, "a:0", computing=9.0),
             account(101.0, "b:0", building=8.0),
-            account(161.0, "a:0", computing=69.0),
-            account(162.0, "b:0", building=8.0, computing=60.0),
+            account(161.0, "a:0", computing=70.0),
+            account(162.0, "b:0", building=8.0, computing=61.0),
             recorded("job", 170.0, state="finished"),
         ]
     )
     *_, last, _ = shown = list(events_in(stream.getvalue().splitlines()))
     assert len(shown) == 4
-    assert last.event.seconds == {"building": 8.0, "computing": 129.0}
+    assert last.event.seconds == {"building": 8.0, "computing": 131.0, "lost": 17.0}
     (all_ranks,) = summarize(shown).account.ranks
     assert all_ranks.doing == ""
+
+
+def test_a_rank_that_began_earlier_and_is_heard_of_later_doubles_no_account():
+    def account(time, worker, began, **seconds):
+        fields = {"pid": 7, "began": began, "seconds": seconds, "doing": "computing"}
+        return Recorded(time, worker, event("account", **fields))
+
+    stream = io.StringIO()
+    PodLog(stream)(
+        [
+            account(100.0, "a:0", 90.0, computing=10.0),
+            account(170.0, "b:0", 80.0, computing=90.0),
+            account(240.0, "a:0", 90.0, computing=150.0),
+        ]
+    )
+    found = summarize(events_in(stream.getvalue().splitlines())).account
+    assert len(found.ranks) == 1
+    assert found.seconds == {"computing": 240.0}
 
 
 def test_a_trace_is_shown_without_its_stack_and_history():

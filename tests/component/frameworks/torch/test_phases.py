@@ -1,6 +1,7 @@
 """Phases of a PyTorch model: the same as a loop by hand, and all or nothing in a ring."""
 
 import copy
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -139,8 +140,10 @@ def test_a_member_that_is_lost_in_any_phase_leaves_the_step_without_effect(faili
         run(step, batch)
     before = values_of(step)
     FailingReducer.failing, FailingReducer.count = {failing}, 0
+    began = time.monotonic()
     with pytest.raises(LostMember):
         run(step, third, is_alone=False)
+    assert 0 < step.waited_seconds() < time.monotonic() - began
     for name, value in values_of(step).items():
         np.testing.assert_array_equal(value, before[name], err_msg=name)
     FailingReducer.failing = set()

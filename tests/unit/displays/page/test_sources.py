@@ -197,6 +197,29 @@ def test_what_a_reset_took_is_known_by_its_parts(is_reset_first):
     }
 
 
+def test_the_ring_after_a_loss_of_all_ranks_is_a_reset_and_the_jobs_first_one_is_not():
+    history = History()
+    for generation, size in ((1, 2), (2, 2)):  # Each time the leader is a process without a ring.
+        history.add(recorded("reset", generation=generation, old_size=0, new_size=size))
+
+    snapshot = history.snapshot(history.state)
+    assert [reset.event.generation for reset in snapshot.resets] == [2]
+    assert snapshot.state.num_resets == 1
+
+
+def test_the_first_ring_of_another_job_in_the_same_log_is_no_reset():
+    history = History()
+    for one in (
+        recorded("reset", generation=1, new_size=2),
+        recorded("job", state="finished"),
+        recorded("reset", generation=1, new_size=2),
+    ):
+        history.add(one)
+
+    snapshot = history.snapshot(history.state)
+    assert (snapshot.resets, snapshot.state.num_resets) == ((), 0)
+
+
 def reset_at_ten(**fields):
     return recorded("reset", 10.0, generation=2, old_size=2, new_size=3, seconds=0.5, **fields)
 
