@@ -43,6 +43,7 @@ __all__ = [
     "ResetEvent",
     "Span",
     "StepEvent",
+    "SummaryEvent",
     "Tail",
     "TraceEvent",
     "WorkerEvent",
@@ -268,6 +269,33 @@ class TraceEvent(Event, kind="trace"):
     """Calls of its main thread, the innermost last."""
     last: tuple[Span, ...] = ()
     """What it did before, the newest last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummaryEvent(Event, kind="summary"):
+    """The facts of all earlier events, for readers of the end of a launcher pod's log.
+
+    It reports nothing new. Each field has the name and the meaning of that of `JobState`.
+    """
+
+    state: str
+    task: str
+    message: str
+    output: str
+    step: int
+    total_steps: int
+    epoch: int
+    loss: float | None
+    records: int
+    total_records: int
+    generation: int
+    size: int
+    """Ranks in the ring."""
+    members: tuple[str, ...]
+    """Workers of the ring that was formed last, in the order of their ranks."""
+    num_resets: int
+    metrics: dict[str, float]
+    parties: dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)

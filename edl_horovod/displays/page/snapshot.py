@@ -5,13 +5,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.displays.text import local_state, notable
-from edl_horovod.errors import ClusterError, ConfigError, ObjectNotFound
+from edl_horovod.errors import ClusterError, ConfigError, EdlError, ObjectNotFound
 from edl_horovod.job.account import Account, RankAccount
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import (
@@ -20,6 +21,7 @@ from edl_horovod.job.events import (
     EvaluationEvent,
     Recorded,
     StepEvent,
+    SummaryEvent,
     Tail,
     WorkerEvent,
 )
@@ -187,7 +189,8 @@ class History:
         if text := notable(event):
             self.notable.append((time, text))
         self.state = state
-        if not isinstance(event, AccountEvent):  # A rank that hangs writes them, too.
+        # A rank that hangs writes accounts, too, and the launcher summaries when it reads them.
+        if not isinstance(event, AccountEvent | SummaryEvent):
             self.last_time = time
         self._began = time if self._began is None else self._began
         self.is_ours = self.is_ours or source == "launcher"
@@ -393,7 +396,12 @@ class DetachedSource:
             details = self._details()
             state = self._last.state or JobState()
             self._last = replace(self._last, time=time.time(), state=state, details=details)
-            self._last = _detached_snapshot(self._events(), details)
+            history = History()
+            for recorded in self._events():
+                history.add(recorded)
+            state = with_task(history.state, self._config)
+            logs = tuple(row[0] for row in details.rows)
+            self._last = replace(history.snapshot(state, details), logs=logs)
         except ObjectNotFound as error:
             self._last = JobSnapshot(time=time.time(), problem=str(error), http_status=NOT_FOUND)
         except ClusterError as error:
@@ -409,9 +417,15 @@ class DetachedSource:
         return "\n".join(self._log(process))[-LOG_BYTES:]
 
 
-def _detached_snapshot(events: Iterable[Recorded], details: TargetDetails) -> JobSnapshot:
-    history = History()
-    for recorded in events:
-        history.add(recorded)
-    logs = tuple(row[0] for row in details.rows)
-    return replace(history.snapshot(history.state, details), logs=logs)
+def with_task(state: JobState, config: Callable[[], JobConfig]) -> JobState:
+    """The state with the task of the settings, if only later events than the first were read.
+
+    Args:
+        state: The state from the job's events.
+        config: Reads the job's settings.
+    """
+    if state.task or state == JobState():  # Without an event, the job has not started.
+        return state
+    with suppress(EdlError):  # All else can be shown without the settings.
+        return replace(state, task=config().task)
+    return state
