@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edl_horovod.displays.page.rendering import View, clock, quoted, section
-from edl_horovod.displays.page.snapshot import JobSnapshot, Source
+from edl_horovod.displays.page.snapshot import DirectorySource, JobSnapshot, Source
 from edl_horovod.displays.text import ago, goodput_text, metrics_text
 from edl_horovod.errors import EdlError
 
@@ -52,7 +52,7 @@ class Folder:
         self,
         name: str,
         find: Callable[[], Iterable[str]],
-        open_source: Callable[[str], Source],
+        open_source: Callable[[str], DirectorySource],
         elsewhere: Mapping[str, ListJobs] | None = None,
     ) -> None:
         """Search for nothing yet.
@@ -67,7 +67,7 @@ class Folder:
         self.name = name
         self._find, self._open, self._list_elsewhere = find, open_source, elsewhere or {}
         self._lock = threading.Lock()
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, DirectorySource] = {}
         self._last: dict[str, JobSnapshot] = {}
         self._searched: float | None = None
         self._listed = {kind: dict[str, ListedJob]() for kind in self._list_elsewhere}
@@ -108,7 +108,7 @@ class Folder:
             last = dict(self._last)
         for path, source in sources.items():
             if path in last or time.monotonic() - now < _LOOK_SECONDS:
-                last[path] = source.snapshot()  # Without the lock, which the page of a job takes.
+                last[path] = source.overview()  # Without the lock, which the page of a job takes.
         with self._lock:
             self._last = last
         return JobList(time.time(), tuple((path, last.get(path)) for path in sources), problem)

@@ -26,7 +26,13 @@ from edl_horovod.displays.page.rendering import (
     settings_view,
     shipped,
 )
-from edl_horovod.displays.page.snapshot import NOT_FOUND, UNAVAILABLE, JobSnapshot, Source
+from edl_horovod.displays.page.snapshot import (
+    NOT_FOUND,
+    PAGE_SECONDS,
+    UNAVAILABLE,
+    JobSnapshot,
+    Source,
+)
 from edl_horovod.displays.text import as_json
 from edl_horovod.errors import EdlError, MissingDependency, how_to_install
 from edl_horovod.files import json_text
@@ -221,6 +227,7 @@ class Pages:
         shown = self._folder
 
         async def view() -> View:
+            self._close_unread()
             looks = (self._list, *self._lists_elsewhere)
             lists = await asyncio.gather(*(latest.get() for latest in looks))
             return folder.list_view(shown.name, *lists, now=time.time())
@@ -307,7 +314,14 @@ class Pages:
                 self._jobs.setdefault(path, _Job(source))
         if path not in self._jobs:
             raise HTTPException(NOT_FOUND, "There is no such job.")
-        return self._jobs[path]
+        job = self._jobs[path]
+        job.asked_at = time.monotonic()
+        return job
+
+    def _close_unread(self) -> None:
+        """Forget the jobs of a folder whose pages are not open."""
+        since = time.monotonic() - PAGE_SECONDS
+        self._jobs = {path: job for path, job in self._jobs.items() if job.asked_at >= since}
 
     def _up(self) -> list[tuple[str, str]]:
         return [("jobs", "/")] if self._folder is not None else []
@@ -338,12 +352,15 @@ class _Job:
             _late_snapshot,
             seconds=source.look_seconds,
         )
+        self.asked_at = time.monotonic()
+        """When its page was shown last, in seconds of `time.monotonic`."""
         self._view: tuple[JobSnapshot, View] | None = None
         self._bars, self._bars_made = "", float("-inf")
         self._logs: dict[str, Latest[View]] = {}
 
     async def view(self) -> View:
         """The job's page, made once of each snapshot."""
+        self.asked_at = time.monotonic()
         snapshot = await self.latest.get()
         if self._view is None or self._view[0] is not snapshot:
             is_due = time.monotonic() - self._bars_made >= BARS_SECONDS

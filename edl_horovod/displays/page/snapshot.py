@@ -28,6 +28,7 @@ from edl_horovod.job.events import (
 from edl_horovod.job.pace import Pace, Paces
 from edl_horovod.job.resets import Reset, Resets
 from edl_horovod.job.state import JobState, TargetDetails, advance
+from edl_horovod.job.stops import Stops
 
 NUM_NOTABLE = 20
 """Number of notable events that are kept."""
@@ -42,6 +43,11 @@ MAX_CHECKPOINTS = 200
 """Number of checkpoints that are kept: the newest ones."""
 MAX_MOMENTS = 400
 """Number of accounts of a process that are kept; of more, every other one is removed."""
+MAX_ALL_MOMENTS = 4000
+"""Number of accounts of all processes of a job that are kept; of more, the longest row is thinned,
+and where none is long the first processes have none."""
+PAGE_SECONDS = 60.0
+"""Time after the last look for a job's page after which a job that is over is only listed."""
 MAX_METRICS = 12
 """Number of metrics whose curves are kept."""
 LOG_BYTES = 1 << 16
@@ -95,6 +101,19 @@ class JobSnapshot:
     problem: str = ""
     """The reason why no state, or no newer state, is known."""
     http_status: int = 200
+
+    def listed(self) -> "JobSnapshot":
+        """The same with only what a list of jobs and the metrics show."""
+        state = None if self.state is None else replace(self.state, stops=Stops(), workers={})
+        return JobSnapshot(
+            time=self.time,
+            state=state,
+            details=self.details,
+            began=self.began,
+            ended=self.ended,
+            problem=self.problem,
+            http_status=self.http_status,
+        )
 
     @property
     def is_over(self) -> bool:
@@ -163,6 +182,7 @@ class History:
         self._metrics: dict[str, Series] = {}
         self._paces = Paces()
         self._moments: dict[tuple[str, int, float], list[RankAccount]] = {}
+        self._num_moments = 0
         self._ends: dict[tuple[str, int, float], str] = {}
         self._resets = Resets()
         self._checkpoints: deque[tuple[float, CheckpointEvent]] = deque(maxlen=MAX_CHECKPOINTS)
@@ -239,8 +259,20 @@ class History:
             return
         moments = self._moments.setdefault(process, [])
         moments.append(newest)
+        self._num_moments += 1
         if len(moments) > MAX_MOMENTS:
-            del moments[1::2]
+            self._thin(process)
+        elif self._num_moments > MAX_ALL_MOMENTS:
+            self._thin(max(self._moments, key=lambda it: len(self._moments[it])))
+
+    def _thin(self, process: tuple[str, int, float]) -> None:
+        """Remove every other account of a process but its ends, or else all of the first one."""
+        moments = self._moments[process]
+        before = len(moments)
+        del moments[1:-1:2]
+        self._num_moments -= before - len(moments)
+        if before == len(moments):
+            self._num_moments -= len(self._moments.pop(next(iter(self._moments))))
 
     def _add_end(self, account: Account, event: WorkerEvent) -> None:
         newest = next((it for it in reversed(account.ranks) if it.worker == event.worker), None)
@@ -285,24 +317,43 @@ class DirectorySource:
         self.name = str(job_dir)
         self._job_dir = job_dir
         self._path = job_dir.events
-        self._beginning = b""
-        self._tail = Tail(self._path)
-        self._history = History()
         self._lock = threading.Lock()
+        self._shown_at = float("-inf")
+        """When a whole snapshot was taken, in seconds of `time.monotonic`."""
+        self._forget()
         self._last: tuple[object, JobSnapshot] | None = None
 
     def snapshot(self) -> JobSnapshot:
         """Take a snapshot of the job; nothing is read while no file has changed."""
+        return self._look(is_whole=True)
+
+    def overview(self) -> JobSnapshot:
+        """Take one for a list of jobs, which may have no more than `JobSnapshot.listed`.
+
+        All else is forgotten of a job that is over, until its page is shown, or a file changes.
+        """
+        return self._look(is_whole=False)
+
+    def _look(self, *, is_whole: bool) -> JobSnapshot:
+        now = time.monotonic()
         try:
             with self._lock:
+                if is_whole:
+                    self._shown_at = now
                 is_running = self._job_dir.is_running()
                 job_dir = self._job_dir
                 files = (self._path, job_dir.config, job_dir.result, job_dir.logs)
                 version = (is_running, *map(_version, files))
-                if self._last is None or self._last[0] != version:
+                is_missing = is_whole and self._is_forgotten
+                if self._last is None or self._last[0] != version or is_missing:
                     self._last = version, self._take(is_running=is_running)
                 last = self._last[1]
-                if not self._history.is_ours:  # It says how old the last event is.
+                if last.is_over:
+                    if not self._is_forgotten and now - self._shown_at >= PAGE_SECONDS:
+                        last = last.listed()
+                        self._last = version, last
+                        self._forget()
+                elif not self._history.is_ours:  # It says how old the last event is.
                     self._last = None
         except ConfigError as error:
             return JobSnapshot(time=time.time(), problem=str(error), http_status=NOT_FOUND)
@@ -322,6 +373,10 @@ class DirectorySource:
             stream.seek(max(0, size - LOG_BYTES))
             return stream.read(LOG_BYTES).decode(errors="replace")
 
+    def _forget(self) -> None:
+        self._tail, self._history = Tail(self._path), History()
+        self._beginning, self._is_forgotten = b"", True
+
     def _take(self, *, is_running: bool) -> JobSnapshot:
         self._read()
         history = self._history
@@ -340,10 +395,11 @@ class DirectorySource:
         """Read new events; start from the beginning if the directory has a new job."""
         beginning = self._first_line()
         if beginning != self._beginning:
-            self._tail, self._history = Tail(self._path), History()
+            self._forget()
             self._beginning = beginning
         for recorded in self._tail.new_events():
             self._history.add(recorded)
+        self._is_forgotten = False
 
     def _first_line(self) -> bytes:
         """The first line of the file, cut after some bytes; empty until it is complete."""
