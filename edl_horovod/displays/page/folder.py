@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from edl_horovod.displays.page.rendering import View, clock, quoted, section
@@ -28,6 +28,8 @@ class JobList:
     jobs: tuple[tuple[str, JobSnapshot | None], ...] = ()
     """Paths and states; None for a job that was not read yet."""
     problem: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The names of the jobs on their own pages, by their paths; only of jobs of a folder."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,9 @@ class Folder:
                 last[path] = source.overview()  # Without the lock, which the page of a job takes.
         with self._lock:
             self._last = last
-        return JobList(time.time(), tuple((path, last.get(path)) for path in sources), problem)
+        jobs = tuple((path, last.get(path)) for path in sources)
+        names = {path: source.name for path, source in sources.items()}
+        return JobList(time.time(), jobs, problem, names)
 
     def elsewhere(self, kind: str) -> JobList:
         """List the jobs of a kind of place; one that refuses has its last list, and the reason.

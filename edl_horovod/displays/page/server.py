@@ -212,7 +212,8 @@ class Pages:
         """The paths; all but those of assets are below each job's own."""
         of_jobs = "/job/{job:path}" if self._folder is not None else ""
         routes = [Route("/assets/{name:path}", _asset)]
-        routes += [Route("/", self._list_page)] if self._folder is not None else []
+        if self._folder is not None:
+            routes += [Route("/", self._list_page), Route("/metrics", self._metrics_of_all)]
         return [
             *routes,
             Route(f"{of_jobs}/logs/{{process}}", self._log_page),
@@ -266,8 +267,19 @@ class Pages:
 
     async def _metrics(self, request: Request) -> Response:
         job = await self._job(request)
-        content = exposition(job.source.name, await job.latest.get())
+        content = exposition({job.source.name: await job.latest.get()})
         return Response(content, media_type=CONTENT_TYPE_LATEST)
+
+    async def _metrics_of_all(self, request: Request) -> Response:
+        """The metrics of the jobs below a folder; lists of jobs elsewhere tell too little."""
+        self._close_unread()
+        jobs = await self._list.get()
+        snapshots = {
+            jobs.names[path]: replace(snapshot, problem=snapshot.problem or jobs.problem)
+            for path, snapshot in jobs.jobs
+            if snapshot is not None
+        }
+        return Response(exposition(snapshots), media_type=CONTENT_TYPE_LATEST)
 
     async def _page(
         self,
