@@ -48,6 +48,7 @@ __all__ = [
     "TraceEvent",
     "WorkerEvent",
     "fields_of",
+    "first_line",
     "follow",
     "line_of",
     "parse",
@@ -323,6 +324,8 @@ _LAST_TIME = 253_402_300_800
 """The year 10000; later times are not valid dates."""
 
 _LEAST_ROOM_BYTES = 1 << 20
+_FIRST_BYTES = 4096
+"""A longer first line is compared up to here."""
 _FORMATS = {event.kind: Format(event) for event in Event.__subclasses__()}
 _decode = json.JSONDecoder().decode
 
@@ -461,6 +464,16 @@ class Tail:
                 self._offset += len(line)
                 if line != b"\n" and (parsed := parse(line)) is not None:
                     yield parsed
+
+
+def first_line(path: Path) -> bytes:
+    """What tells a log from that of another job at its path; empty until a line is complete."""
+    try:
+        with path.open("rb") as stream:
+            line = stream.readline(_FIRST_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+    return line if line.endswith(b"\n") or len(line) == _FIRST_BYTES else b""
 
 
 def read(path: Path) -> list[Recorded]:

@@ -141,9 +141,9 @@ class TargetDetails:
     """All of it for programs."""
 
 
-def summarize(events: Iterable[Recorded]) -> JobState:
-    """The state after all of the events."""
-    return functools.reduce(advance, _relevant(events), JobState())
+def summarize(events: Iterable[Recorded], state: JobState | None = None) -> JobState:
+    """The state after all of the events, which follow those of `state`; None for the beginning."""
+    return functools.reduce(advance, _relevant(events), JobState() if state is None else state)
 
 
 def _relevant(events: Iterable[Recorded]) -> Iterator[Recorded]:

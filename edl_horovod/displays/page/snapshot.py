@@ -24,6 +24,7 @@ from edl_horovod.job.events import (
     SummaryEvent,
     Tail,
     WorkerEvent,
+    first_line,
 )
 from edl_horovod.job.pace import Pace, Paces
 from edl_horovod.job.resets import Reset, Resets
@@ -52,7 +53,6 @@ MAX_METRICS = 12
 """Number of metrics whose curves are kept."""
 LOG_BYTES = 1 << 16
 """Length of the end of a log that is shown."""
-_BEGINNING_BYTES = 4096
 
 
 class Process(NamedTuple):
@@ -393,22 +393,13 @@ class DirectorySource:
 
     def _read(self) -> None:
         """Read new events; start from the beginning if the directory has a new job."""
-        beginning = self._first_line()
+        beginning = first_line(self._path)
         if beginning != self._beginning:
             self._forget()
             self._beginning = beginning
         for recorded in self._tail.new_events():
             self._history.add(recorded)
         self._is_forgotten = False
-
-    def _first_line(self) -> bytes:
-        """The first line of the file, cut after some bytes; empty until it is complete."""
-        try:
-            with self._path.open("rb") as stream:
-                line = stream.readline(_BEGINNING_BYTES)
-        except (FileNotFoundError, NotADirectoryError):
-            return b""
-        return line if line.endswith(b"\n") or len(line) == _BEGINNING_BYTES else b""
 
 
 def _version(file: Path) -> tuple[int, ...]:
