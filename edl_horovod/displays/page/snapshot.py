@@ -40,6 +40,8 @@ MAX_POINTS = 400
 _ENDED = ("finished", "failed", "suspended")
 """Those of a launch target's states in which nothing of a job runs any more."""
 NOT_FOUND, UNAVAILABLE = 404, 503
+MAX_LISTED_POINTS = 50
+"""Maximum number of points of a curve in a list of jobs, beside the last one."""
 MAX_CHECKPOINTS = 200
 """Number of checkpoints that are kept: the newest ones."""
 MAX_MOMENTS = 400
@@ -109,6 +111,7 @@ class JobSnapshot:
             time=self.time,
             state=state,
             details=self.details,
+            loss=few(self.loss),
             began=self.began,
             ended=self.ended,
             problem=self.problem,
@@ -121,6 +124,12 @@ class JobSnapshot:
         # The last launcher may have ended without an event.
         has_ended = self.details is not None and self.details.state in _ENDED
         return has_ended or (self.state is not None and self.state.is_over)
+
+
+def few(points: tuple[Point, ...]) -> tuple[Point, ...]:
+    """The points that a list of jobs shows of a curve."""
+    stride = -(-(len(points) - 1) // MAX_LISTED_POINTS) or 1
+    return (*points[:-1:stride], *points[-1:]) if points else ()
 
 
 class Series:
@@ -322,6 +331,7 @@ class DirectorySource:
         """When a whole snapshot was taken, in seconds of `time.monotonic`."""
         self._forget()
         self._last: tuple[object, JobSnapshot] | None = None
+        self._config: tuple[object, JobConfig] | None = None
 
     def snapshot(self) -> JobSnapshot:
         """Take a snapshot of the job; nothing is read while no file has changed."""
@@ -363,8 +373,11 @@ class DirectorySource:
         return replace(last, time=time.time())
 
     def config(self) -> JobConfig:
-        """Read the settings in the directory."""
-        return self._job_dir.read_config()
+        """The settings in the directory, which are read again if they have changed."""
+        version, last = _version(self._job_dir.config), self._config
+        if last is None or last[0] != version:
+            last = self._config = version, self._job_dir.read_config()
+        return last[1]
 
     def log(self, process: str) -> str:
         """Read the end of a log."""

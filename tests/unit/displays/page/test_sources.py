@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import pickle
+import re
 import time
 import tracemalloc
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import Any
 import pytest
 
 from edl_horovod.config import resolved
-from edl_horovod.config.schema import JobConfig
-from edl_horovod.displays.page.folder import Folder
-from edl_horovod.displays.page.rendering import charts_of
+from edl_horovod.config.schema import JobConfig, KubernetesConfig
+from edl_horovod.displays.page.folder import Folder, list_view
+from edl_horovod.displays.page.rendering import charts_of, page
 from edl_horovod.displays.page.snapshot import DirectorySource, History
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, Recorded, line_of
@@ -366,3 +367,53 @@ def test_a_page_that_is_open_is_not_read_again_because_of_the_list(tmp_path, mon
     monkeypatch.setattr(JobDir, "is_running", lambda _: False)
 
     assert folder.source("job").snapshot().loss == shown.loss
+
+
+def write_job_of_sweep(job_dir, *, secret="", **settings):
+    job_dir.mkdir(parents=True, exist_ok=True)
+    kubernetes = KubernetesConfig(env={"TOKEN": secret})
+    config = JobConfig(
+        task="train",
+        data="/d",
+        output=str(job_dir.with_suffix(".out")),
+        model_def="m",
+        kubernetes=kubernetes,
+        **settings,
+    )
+    resolved.dump(config, job_dir / "config.yaml")
+
+
+def list_page(folder):
+    return page(list_view("f", folder.snapshot(), now=time.time())).decode()
+
+
+def compared(shown):
+    """The cells of the table of settings."""
+    section = shown.partition('<section id="settings">')[2].partition("</section>")[0]
+    return re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", section)
+
+
+def test_the_jobs_of_one_folder_are_listed_with_the_settings_in_which_they_differ(tmp_path):
+    names = ["a.job", "b.job"]
+    for name, rate in zip(names, (0.1, 0.01), strict=True):
+        write_job_of_sweep(tmp_path / name, secret=name, params={"rate": rate})
+        write_steps(tmp_path / name, 1, 2)
+    folder = folder_with(tmp_path, *names)
+
+    first = list_page(folder)
+    assert compared(first) == ["job", "params.rate", "a.job", "0.1", "b.job", "0.01"]
+    assert first.count("data-chart") == 1
+    write_job_of_sweep(tmp_path / "b.job", params={"rate": 0.1})
+    assert compared(list_page(folder)) == []
+
+
+def test_jobs_of_several_folders_are_not_compared(tmp_path):
+    names = ["x/a.job", "y/b.job"]
+    for name, rate in zip(names, (0.1, 0.01), strict=True):
+        write_job_of_sweep(tmp_path / name, params={"rate": rate})
+        write_steps(tmp_path / name, 1, 2)
+
+    shown = list_page(folder_with(tmp_path, *names))
+
+    assert compared(shown) == []
+    assert "data-chart" not in shown
