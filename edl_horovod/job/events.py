@@ -43,10 +43,12 @@ __all__ = [
     "ResetEvent",
     "Span",
     "StepEvent",
+    "SummaryEvent",
     "Tail",
     "TraceEvent",
     "WorkerEvent",
     "fields_of",
+    "first_line",
     "follow",
     "line_of",
     "parse",
@@ -274,6 +276,33 @@ class TraceEvent(Event, kind="trace"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SummaryEvent(Event, kind="summary"):
+    """The facts of all earlier events, for readers of the end of a launcher pod's log.
+
+    It reports nothing new. Each field has the name and the meaning of that of `JobState`.
+    """
+
+    state: str
+    task: str
+    message: str
+    output: str
+    step: int
+    total_steps: int
+    epoch: int
+    loss: float | None
+    records: int
+    total_records: int
+    generation: int
+    size: int
+    """Ranks in the ring."""
+    members: tuple[str, ...]
+    """Workers of the ring that was formed last, in the order of their ranks."""
+    num_resets: int
+    metrics: dict[str, float]
+    parties: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class LogEvent(Event, kind="log"):
     """Something that people should read."""
 
@@ -298,6 +327,8 @@ _LAST_TIME = 253_402_300_800
 """The year 10000; later times are not valid dates."""
 
 _LEAST_ROOM_BYTES = 1 << 20
+_FIRST_BYTES = 4096
+"""A longer first line is compared up to here."""
 _FORMATS = {event.kind: Format(event) for event in Event.__subclasses__()}
 _decode = json.JSONDecoder().decode
 
@@ -437,6 +468,16 @@ class Tail:
                 self._offset += len(line)
                 if line != b"\n" and (parsed := parse(line)) is not None:
                     yield parsed
+
+
+def first_line(path: Path) -> bytes:
+    """What tells a log from that of another job at its path; empty until a line is complete."""
+    try:
+        with path.open("rb") as stream:
+            line = stream.readline(_FIRST_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+    return line if line.endswith(b"\n") or len(line) == _FIRST_BYTES else b""
 
 
 def read(path: Path) -> list[Recorded]:

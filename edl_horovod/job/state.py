@@ -4,7 +4,7 @@ import functools
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from edl_horovod.job.account import Account
@@ -18,12 +18,13 @@ from edl_horovod.job.events import (
     Recorded,
     ResetEvent,
     StepEvent,
+    SummaryEvent,
     TraceEvent,
     WorkerEvent,
 )
 from edl_horovod.job.stops import Stops
 
-__all__ = ["JobState", "TargetDetails", "advance", "summarize"]
+__all__ = ["JobState", "TargetDetails", "advance", "summarize", "summary_of"]
 
 _NUM_RECENT = 20
 _MOST_SECONDS_LEFT = 1e9
@@ -148,9 +149,9 @@ class TargetDetails:
     """All of it for programs."""
 
 
-def summarize(events: Iterable[Recorded]) -> JobState:
-    """The state after all of the events."""
-    return functools.reduce(advance, _relevant(events), JobState())
+def summarize(events: Iterable[Recorded], state: JobState | None = None) -> JobState:
+    """The state after all of the events, which follow those of `state`; None for the beginning."""
+    return functools.reduce(advance, _relevant(events), JobState() if state is None else state)
 
 
 def _relevant(events: Iterable[Recorded]) -> Iterator[Recorded]:
@@ -225,7 +226,28 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
             rate = _records_per_second(recent)
             changes = {**vars(event), "recent": recent, "records_per_second": rate}
             return replace(state, state="running", **changes)
+        case SummaryEvent():
+            stops = state.stops
+            if event.members and not state.members:  # The beginning of the log was not read.
+                stops = stops.after(recorded._replace(event=_ring_of(event)))
+            return replace(state, stops=stops, **vars(event))
     return state
+
+
+def summary_of(state: JobState) -> SummaryEvent:
+    """The event that tells the state to readers who have not seen the events before it."""
+    names = (field.name for field in fields(SummaryEvent))
+    return SummaryEvent(**{name: getattr(state, name) for name in names})
+
+
+def _ring_of(summary: SummaryEvent) -> GenerationEvent:
+    return GenerationEvent(
+        generation=summary.generation,
+        size=summary.size,
+        members=summary.members,
+        reason="",
+        is_formed=True,
+    )
 
 
 def _recent(state: JobState, time: float, done: int) -> tuple[tuple[float, int], ...]:

@@ -26,23 +26,41 @@ STATES = ("starting", "waiting", "running", "suspended", "finished", "failed", "
 """Those of `edl_job_state`; a launch target's own states are `unknown`, but for these."""
 
 
-def exposition(name: str, snapshot: JobSnapshot) -> bytes:
-    """The metrics of a job at one moment.
+def exposition(snapshots: Mapping[str, JobSnapshot]) -> bytes:
+    """The metrics of jobs at one moment.
 
     Args:
-        name: The job, as the label `job_name`.
-        snapshot: Its state; without one only `edl_up` is there.
+        snapshots: The state of each job by its name, which is the label `job_name`; without a
+            state only `edl_up` is there.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Snapshot(name, snapshot))
+    registry.register(_Snapshots(snapshots))
     return bytes(generate_latest(registry))
 
 
 _Family = GaugeMetricFamily | CounterMetricFamily
 
 
-class _Snapshot(Collector):
-    """Gives the metrics of one snapshot to the client of Prometheus, which writes them."""
+class _Snapshots(Collector):
+    """Gives the metrics of snapshots to the client of Prometheus, which writes them."""
+
+    def __init__(self, snapshots: Mapping[str, JobSnapshot]) -> None:
+        self._snapshots = snapshots
+
+    def collect(self) -> Iterator[Metric]:
+        # The text format has each family once, with the samples of all jobs.
+        families: dict[str, Metric] = {}
+        for name, snapshot in self._snapshots.items():
+            for family in _Snapshot(name, snapshot).collect():
+                if family.name in families:
+                    families[family.name].samples += family.samples
+                else:
+                    families[family.name] = family
+        yield from families.values()
+
+
+class _Snapshot:
+    """The metrics of one snapshot."""
 
     def __init__(self, name: str, snapshot: JobSnapshot) -> None:
         self._name, self._snapshot = _readable(name), snapshot

@@ -164,6 +164,8 @@ def test_all_jobs_below_a_folder_have_a_page(job_dir, tmp_path):
         page = served.wait_for(200, "auc 0.75")
         job = served.get("job/sweep/model.job/")
         status = served.get("job/model.job/status.json")
+        metrics = served.get("metrics")
+        own_metrics = served.get("job/sweep/model.job/metrics")
         missing = [served.get(path)[0] for path in ("job/other/", "job/../", "job/sweep/settings")]
         with contextlib.closing(changes(served)) as stream:
             assert "model.job" in next(stream)["sections"]["jobs"]
@@ -172,6 +174,10 @@ def test_all_jobs_below_a_folder_have_a_page(job_dir, tmp_path):
     assert "50 of 200" in page
     assert (job[0], 'data-state="finished"' in job[1]) == (200, True)
     assert json.loads(status[1])["step"] == 50
+    assert metrics[0] == own_metrics[0] == 200
+    lines = set(metrics[1].splitlines())
+    assert set(own_metrics[1].splitlines()) <= lines
+    assert f'edl_steps_done{{job_name="{job_dir}"}} 50.0' in lines
     assert missing == [404, 404, 404]
 
 
