@@ -133,7 +133,7 @@ class StepGraph:
         """
         known = {id(variable.value) for variable in (*self._trainable, *self._model_state)}
         known |= {id(variable.value) for variable in self._optimizer.variables}
-        known |= {id(variable) for variable in (self._is_waiting, *self._anchors.values())}
+        known |= {id(variable) for variable in (self._computed_at, *self._anchors.values())}
         for metric in self._metrics:
             if metric.metric is not None:
                 known |= {id(variable.value) for variable in metric.metric.variables}
