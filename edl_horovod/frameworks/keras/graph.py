@@ -142,7 +142,7 @@ class StepGraph:
         used = [variable.value for variable in self._assigned]
         used += [variable for part in self._parts.values() for variable in part.graph.variables]
         others = {id(variable): variable for variable in used if id(variable) not in known}
-        return {f"other/{index}": each for index, each in enumerate(others.values())}
+        return {f"other/{index}": variable for index, variable in enumerate(others.values())}
 
     @property
     def statistics(self) -> list[str]:

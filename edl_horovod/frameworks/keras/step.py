@@ -274,7 +274,7 @@ class KerasStep:
     def waited_seconds(self) -> float:
         """How long this rank has waited for the others in a step that has just failed."""
         computed_at = float(self._computed_at.numpy())
-        return time.time() - computed_at if computed_at else 0.0
+        return max(0.0, time.time() - computed_at) if computed_at else 0.0
 
     def callbacks(
         self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
