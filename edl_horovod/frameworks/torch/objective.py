@@ -25,6 +25,7 @@ from edl_horovod.frameworks.torch.denominators import (
     Mean,
     ScalarsByNode,
     divisors_are_constant,
+    is_over_examples,
     mean_of_pair,
     means_of,
 )
@@ -147,6 +148,9 @@ class Objective:
         self._scalars = ScalarsByNode()
         self._num_means = 0
         """The number of terms of the loss with their own divisors; 0 for a mean over examples."""
+        self._are_over_examples: list[bool] = []
+        """For each mean in the graph of a scalar loss, whether its divisor is one of these."""
+        self._is_begun = False
         self._depends_on_parameters: list[bool] = []
         """For each leaf of the outputs, whether it depends on parameters."""
         self.metric_names: list[str] = []
@@ -183,9 +187,10 @@ class Objective:
         """
         if self.module_loss is None:
             return runner.run(batch.features)
-        if not self.num_divisors:
-            return self.module_loss.outputs(runner, batch, number)
-        self._scalars = ScalarsByNode()
+        if self._is_begun:
+            if not self.num_divisors:
+                return self.module_loss.outputs(runner, batch, number)
+            self._scalars = ScalarsByNode()
         with self._scalars:
             return self.module_loss.outputs(runner, batch, number)
 
@@ -225,11 +230,11 @@ class Objective:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # They were logged above.
                     halves = [with_outputs(*half) for half in _halves(batch, outputs)]
-                    self._find_divisors([(batch, outputs), *halves])
                     copies = [
                         with_outputs(repeated_batch(batch, times), repeated(outputs, times))
                         for times in (1, 2, 3)
                     ]
+                    self._find_divisors([(batch, outputs), *halves], copies[1])
                     once, twice, thrice = (self._loss_of(*sample).mean_loss for sample in copies)
                     adds_up = self._adds_up(with_outputs(*_enlarged(batch, outputs)), halves)
             if is_sum_over_batch(once, twice, thrice):
@@ -240,6 +245,8 @@ class Objective:
                 )
             if not adds_up or not are_same_loss(once, twice):
                 log.warning(BATCH_DEPENDENT, self._loaded.label)
+        # The recorded scalars keep the graphs of all these batches.
+        self._scalars, self._is_begun = ScalarsByNode(), True
 
     def loss_of(self, batch: Batch, outputs: Any) -> torch.Tensor:
         """Compute the loss of a batch alone, with its graph."""
@@ -304,12 +311,14 @@ class Objective:
         if value.ndim or not self._num_means:
             return Outcome(value.mean() if value.ndim else value, count)
         means = means_of(value, scalars.values)
-        if len(means) != self._num_means:
+        if len(means) != len(self._are_over_examples):
             raise self._unusable(
                 "must have the same terms in every batch",
-                f"{len(means)} means over the batch; before there were {self._num_means}",
+                f"{len(means)} means over the batch; before there were"
+                f" {len(self._are_over_examples)}",
                 "Multiply a term by 0 instead of leaving it out, or return (sum, weight).",
             )
+        means = list(itertools.compress(means, self._are_over_examples))
         if self.num_divisors:
             return Outcome(value, count, means)
         (mean,) = means
@@ -392,19 +401,32 @@ class Objective:
             " (losses * mask).sum(), mask.sum().",
         )
 
-    def _find_divisors(self, samples: Sequence[tuple[Batch, Any]]) -> None:
-        """Find out from some batches which means the loss consists of."""
-        values = [self._value(batch, outputs) for batch, outputs in samples]
+    def _find_divisors(
+        self, samples: Sequence[tuple[Batch, Any]], doubled: tuple[Batch, Any]
+    ) -> None:
+        """Find out from some batches which means the loss consists of.
+
+        Args:
+            samples: Batches and their outputs.
+            doubled: A batch that has each of the first one's examples twice, and its outputs.
+        """
+        with self._scalars:
+            *values, doubled_value = [self._value(*sample) for sample in (*samples, doubled)]
         if isinstance(values[0], list):
             self._num_means = len(values[0])
         if not isinstance(values[0], torch.Tensor) or values[0].ndim:
             return
+        means = [means_of(value, self._scalars.values) for value in (*values, doubled_value)]
+        if any(len(batch_means) != len(means[0]) for batch_means in means):
+            return
+        are_over_examples = list(map(is_over_examples, means[0], means[-1]))
+        *means, doubled_means = [
+            list(itertools.compress(batch_means, are_over_examples)) for batch_means in means
+        ]
+        num_means = sum(are_over_examples)
         counts = [batch.num_examples for batch, _ in samples]
-        means = [means_of(value) for value in values]
-        num_means = len(means[0])
-        is_same_number = all(len(batch_means) == num_means for batch_means in means)
-        if is_same_number and (num_means == 1 or not divisors_are_constant(means, counts)):
-            self._num_means = num_means
+        if num_means == 1 or not divisors_are_constant(means, counts, doubled_means):
+            self._num_means, self._are_over_examples = num_means, are_over_examples
 
     def _adds_up(self, whole: tuple[Batch, Any], halves: Sequence[tuple[Batch, Any]]) -> bool:
         """Whether the losses of two parts of a batch add up to that of the whole batch."""

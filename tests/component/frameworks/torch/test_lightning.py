@@ -144,6 +144,22 @@ class Numbered(NoNorm):
         return {"loss": super().training_step(batch, batch_idx) * (1 + batch_idx)}
 
 
+class Penalised(NoNorm):
+    """It adds a mean over parameters to the loss."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) + self.layers[0].weight.square().mean()
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_mean_over_parameters_is_no_divisor_of_the_batch(in_ring, size):
+    state, sums = in_ring(Penalised, size, StepOptions(num_parts=2))
+    module, losses = by_hand(Penalised)
+    assert [each.loss for each in sums] == pytest.approx(losses, rel=1e-5)
+    for name, value in module.state_dict().items():
+        np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 class Masked(NoNorm):
     """Its loss is a mean over some of the examples, and one over all of them."""
 
