@@ -276,6 +276,31 @@ def test_a_buffer_that_changes_only_later_is_refused():
         step.step(batch, wants_change=False, is_alone=True, salt=0)
 
 
+class Unfreezing(nn.Module):
+    """It unfreezes its first layer by the examples, where no callback could know of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.output = nn.Linear(4, 4), nn.Linear(4, 1)
+        self.hidden.requires_grad_(False)
+
+    def forward(self, features):
+        x = features["x"]
+        self.hidden.requires_grad_(float(x[0, 0]) > 1e3)
+        return self.output(torch.tanh(self.hidden(x)))
+
+
+def test_a_parameter_that_a_step_unfreezes_is_refused():
+    step = make_step(with_methods(load(), create_model=Unfreezing), EXAMPLE)
+    (batch,) = batches(1)
+    step.step(batch, wants_change=False, is_alone=True, salt=0)
+    batch.features["x"][0, 0] = 2e3
+    before = state_of(step)
+    with pytest.raises(UserCodeError, match=r"hidden\.weight, hidden\.bias.*on_epoch_end"):
+        step.step(batch, wants_change=False, is_alone=True, salt=0)
+    assert_same(state_of(step), before, rtol=0, atol=0)
+
+
 class Shrinking(nn.Module):
     """It writes into what is trained, and notes how wide its input is."""
 
