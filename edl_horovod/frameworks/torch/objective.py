@@ -153,6 +153,9 @@ class Objective:
         self._is_begun = False
         self._depends_on_parameters: list[bool] = []
         """For each leaf of the outputs, whether it depends on parameters."""
+        self._has_opaque_outputs = False
+        """Whether the outputs contain other objects than tensors and numbers, in which a graph of
+        the loss alone cannot begin."""
         self.metric_names: list[str] = []
 
     @property
@@ -175,7 +178,8 @@ class Objective:
     @property
     def needs_graph(self) -> bool:
         """Whether the outputs need their autograd graph, even in an evaluation."""
-        return self.module_loss is not None and self._num_means > 0
+        has_graph = self.module_loss is not None or self._has_opaque_outputs
+        return has_graph and self._num_means > 0
 
     def outputs(self, runner: ModuleRunner, batch: Batch, number: int = 0) -> Any:
         """Run the module on a batch, for its loss.
@@ -203,18 +207,22 @@ class Objective:
             batch: Sample examples.
             outputs: The model's outputs for them, with their autograd graph.
             rerun: Runs the model on other examples. It is needed only if the module itself computes
-                its loss; else the outputs are sliced and repeated instead.
+                its loss, or if its outputs cannot be cut into those of single examples; else they
+                are sliced and repeated instead.
 
         Raises:
             UserCodeError: Loss or metrics cannot be computed for these examples, or not be summed.
         """
         self._depends_on_parameters = _are_traced(outputs)
+        self._has_opaque_outputs = any(map(_is_opaque, leaves(outputs)))
+        is_sliced = self.module_loss is None and _can_be_sliced(outputs, batch.num_examples)
 
         def with_outputs(batch: Batch, outputs: Any) -> tuple[Batch, Any]:
-            if self.module_loss is None or rerun is None:
+            if is_sliced or rerun is None:
                 return batch, outputs
             with torch.enable_grad():
-                return batch, rerun(batch)
+                outputs = rerun(batch)
+            return batch, outputs if self.module_loss else map_leaves(detach, outputs)
 
         with torch.no_grad():
             detached_outputs = map_leaves(detach, outputs)
@@ -277,6 +285,8 @@ class Objective:
             UserCodeError: Loss or metrics failed, or returned an unusable value.
         """
         root = self._loaded.zoo
+        # Here, so that the metrics see what the loss writes into the outputs, as in a plain loop.
+        outputs = self._with_graph(outputs)
         with user_code(f"{self._loss_name} of {self._loaded.label}", root=root):
             outcome = self._loss_of(batch, outputs)
         if not torch.is_grad_enabled():
@@ -335,9 +345,7 @@ class Objective:
             several of these pairs as a list of means.
         """
         weights = self._weights_of_classes(batch) if self._class_weight else batch.weights
-        if self.module_loss is None and not any(_are_traced(outputs)):
-            outputs = self._with_graph(outputs)
-        available = _arguments(batch, outputs)
+        available = _arguments(batch, self._with_graph(outputs))
         takes_weights = self._loss_takes_weights
         if takes_weights:
             available[_WEIGHTS] = weights
@@ -363,7 +371,12 @@ class Objective:
             return value
 
     def _with_graph(self, outputs: Any) -> Any:
-        """Detach the outputs and make them roots of a new graph, which has the loss' divisors."""
+        """Copy outputs without a graph to a new one, which has the loss' divisors.
+
+        The copies are no leaves of the graph, as the loss may write into them.
+        """
+        if self.module_loss is not None or any(_are_traced(outputs)):
+            return outputs
         depends = iter(
             self._depends_on_parameters
             if any(self._depends_on_parameters)
@@ -373,9 +386,10 @@ class Objective:
         def start_graph(leaf: Any) -> Any:
             is_tensor = isinstance(leaf, torch.Tensor)
             is_number = is_tensor and (leaf.is_floating_point() or leaf.is_complex())
-            return leaf.detach().requires_grad_() if next(depends) and is_number else leaf
+            return leaf.detach().requires_grad_().clone() if next(depends) and is_number else leaf
 
-        return map_leaves(start_graph, outputs)
+        with torch.enable_grad():
+            return map_leaves(start_graph, outputs)
 
     def _pairs(self, value: Any) -> Any:
         """Parse a pair of a sum and its divisor, or several pairs, which become means."""
@@ -531,6 +545,24 @@ def _arguments(batch: Batch, outputs: Any) -> dict[str, Any]:
 def _are_traced(outputs: Any) -> list[bool]:
     """For each leaf of the outputs, whether it has an autograd graph."""
     return [getattr(leaf, "requires_grad", False) for leaf in leaves(outputs)]
+
+
+def _is_opaque(leaf: Any) -> bool:
+    return not isinstance(leaf, torch.Tensor | bool | int | float | str)
+
+
+def _can_be_sliced(outputs: Any, num_examples: int) -> bool:
+    """Whether the first axis of each tensor certainly is that of the examples."""
+
+    def can_be_sliced(leaf: Any) -> bool:
+        if not isinstance(leaf, torch.Tensor):
+            return not _is_opaque(leaf)
+        if not leaf.ndim:
+            return True
+        first, *others = leaf.shape
+        return bool(first == num_examples and num_examples not in others)
+
+    return all(map(can_be_sliced, leaves(outputs)))
 
 
 def _is_pair(value: Any) -> bool:

@@ -123,6 +123,12 @@ def smooth_and_weighted(outputs, labels):
     return smooth + clamped_mean(outputs, labels) + weighted_mean(outputs, labels)
 
 
+def written_into(outputs, labels):
+    outputs["tags"][:, 0] = -1e9
+    outputs["number"] *= 2.0
+    return by_example(outputs, labels).mean() + tag_errors(outputs, labels)[:, 1:].mean()
+
+
 def tag_errors(outputs, labels):
     """Squares of differences, of shape (examples, classes)."""
     chosen = F.one_hot(labels["tags"][:, 0].clamp(min=0), CLASSES)
@@ -210,6 +216,7 @@ LOSSES = {
     mean_of_masked_tasks.__name__: mean_of_masked_tasks,
     two_with_chosen_examples.__name__: two_with_chosen_examples,
     sum_of_many.__name__: sum_of_many,
+    written_into.__name__: written_into,
     pair.__name__: pair,
     pair_of_number.__name__: pair_of_number,
     pairs.__name__: pairs,
@@ -341,6 +348,73 @@ def test_parts_of_a_batch_train_as_the_whole(loaded, create_loss):
     assert [each.loss for each in sums] == pytest.approx(losses, rel=2e-6)
     for name, value in weights.items():
         np.testing.assert_allclose(step.model_variables[name].numpy(), value, rtol=0, atol=2e-6)
+
+
+class Distribution(Tagger):
+    """Its outputs are no tensors."""
+
+    def forward(self, x):
+        return torch.distributions.Normal(super().forward(x)["number"], 2.0)
+
+
+class TimeFirst(Tagger):
+    """Its outputs have the shape (tokens, examples, classes)."""
+
+    def forward(self, x):
+        return super().forward(x)["tags"].permute(2, 0, 1).log_softmax(2)
+
+
+def likelihood(outputs, labels):
+    return -outputs.log_prob(labels["target"]).mean()
+
+
+def masked_likelihood(outputs, labels):
+    mask = labels["mask"][:, :1]
+    return -(outputs.log_prob(labels["target"]) * mask).sum() / mask.sum()
+
+
+def alignment(outputs, labels):
+    count = len(labels["tags"])
+    sizes = torch.full((count,), TOKENS), torch.full((count,), 2)
+    return F.ctc_loss(outputs, labels["tags"][:, :2].clamp(min=1), *sizes, zero_infinity=True)
+
+
+@pytest.mark.parametrize(
+    ("create_loss", "create_model"),
+    [(likelihood, Distribution), (masked_likelihood, Distribution), (alignment, TimeFirst)],
+)
+@pytest.mark.parametrize("num_examples", [BATCH, TOKENS, 2])
+def test_outputs_that_cannot_be_cut_train_and_evaluate(
+    loaded, create_loss, create_model, num_examples, caplog
+):
+    losses, weights = by_hand(create_loss, create_model)
+    spec, meeting = loaded(create_loss, create_model), Meeting(2)
+    batch = next(batches())
+    labels = map_leaves(lambda leaf: leaf[-num_examples:], batch.labels)
+    example = Batch(batch.features[-num_examples:], labels, num_examples)
+    steps = [make_step(spec, example, meeting=meeting, rank=rank) for rank in range(2)]
+    evaluation = TorchEvaluation(steps[0].model.runner, example)
+    parts = [evaluation.sums(part(batch, rank, 3)) for rank in range(3)]
+    assert evaluation.values(sum(parts, evaluation.zeros))["loss"] == pytest.approx(
+        losses[0], rel=1e-5
+    )
+    sums = train_in_ring(steps, lambda rank: [part(batch, rank, 2) for batch in batches()])
+    assert [each.loss for each in sums[0]] == pytest.approx(losses, rel=2e-6)
+    for name, value in weights.items():
+        own = steps[0].model_variables[name].numpy()
+        np.testing.assert_allclose(own, value, rtol=0, atol=2e-6, err_msg=name)
+    assert "(sum, weight)" not in caplog.text
+
+
+def test_metrics_see_what_the_loss_writes_into_the_outputs(loaded):
+    def highest(outputs):
+        return {"highest": outputs["tags"][:, 0].max()}
+
+    spec = with_methods(loaded(written_into), create_metrics=highest)
+    batch = next(batches())
+    step = make_step(spec, batch)
+    evaluation = TorchEvaluation(step.model.runner, batch)
+    assert evaluation.values(evaluation.sums(batch))["highest"] == pytest.approx(-1e9)
 
 
 def test_chosen_examples_are_counted_if_all_sample_examples_are_chosen(loaded):
