@@ -209,7 +209,7 @@ class TorchStep:
         self._buffers = self._try_training(self._example)
         if options.privacy is not None and self._buffers.tensors:
             raise refuse_shared_state(list(self._buffers.tensors), loaded.label)
-        self._modules = list(module.modules())
+        self._training_layers = self._runner.training_layers
         if part is None:
             self.optimizer, self.schedules = make_optimizer(loaded, module, learning_rate)
         else:
@@ -218,6 +218,11 @@ class TorchStep:
             _require_variables(self.optimizer, part.phase, name)
         self.user_callbacks = loaded.callbacks()
         self._trained = self._trained_parameters()
+        trained_ids = set(map(id, self._trained.values()))
+        groups = self.optimizer.param_groups
+        held = [parameter for group in groups for parameter in group["params"]]
+        self._frozen = [parameter for parameter in held if id(parameter) not in trained_ids]
+        """Parameters of the optimizer that were frozen at the start, without callbacks."""
         if options.compiles:
             self._runner.compile()
         self._loss_scale = _LossScale() if options.scales_loss else None
@@ -444,7 +449,7 @@ class TorchStep:
             f" ({describe(example.features)})"
         )
         trial_batch = repeated_batch(example) if example.num_examples == 1 else example
-        module.train()
+        self._runner.train()
         with user_code(doing, root=loaded.zoo), torch.random.fork_rng(devices=[]):
             buffers = TrackedBuffers(module, self._outputs, trial_batch)
         module.eval()
@@ -546,15 +551,31 @@ class TorchStep:
                 if parameter.grad is not None:
                     parameter.grad.mul_(count / loss_weight)
         self._buffers.require_others_unchanged(snapshot)
+        self._require_frozen()
         numbers = [count, loss_sum, loss_weight, 0.0, 1.0, *metric_sums]
         if is_alone:
             return np.array(numbers)
         return np.concatenate([numbers, self._buffers.sums(snapshot, count)])
 
+    def _require_frozen(self) -> None:
+        """Refuse gradients that would not be reduced, but which the optimizer would apply."""
+        if all(parameter.grad is None for parameter in self._frozen):
+            return
+        named = self._runner.module.named_parameters()
+        name_of = {id(parameter): name for name, parameter in named}
+        names = [name_of[id(p)] for p in self._frozen if p.grad is not None]
+        raise UserCodeError(
+            f"{self.loaded.label} has unfrozen parameters in a step, but a ring trains only those"
+            " that are not frozen at the start.",
+            received=", ".join(names),
+            hint="Unfreeze them in on_epoch_end of an edl_horovod.callbacks.Callback from"
+            " create_callbacks, which reaches all ranks.",
+        )
+
     def _begin_training(self) -> None:
-        """Switch all layers of the module to training mode."""
-        if not all(layer.training for layer in self._modules):
-            self._runner.module.train()
+        """Switch the module to training mode after an evaluation."""
+        if not all(layer.training for layer in self._training_layers):
+            self._runner.train()
 
     def _norms_over(self, batch: Batch | None, *, is_alone: bool) -> AbstractContextManager[None]:
         """Return a context in which BatchNorm uses all ranks' examples, if the option is set."""
