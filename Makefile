@@ -129,8 +129,8 @@ $(DEMO)/records/%: $(DEMO)/images | $(READY)
 # Side by side where one would leave a core idle: linters use one, the tests of Kubernetes mostly wait, and so
 # do many jobs, next to which the tests of component and parallel have much to do.
 SIDE_BY_SIDE := $(BIN)/python -m pytest -q -n 3 --dist worksteal
-# The ring of tests first, which takes longest.
-JOBS := $(SIDE_BY_SIDE) tests/parallel tests/integration tests/component
+# What takes longest first: Horovod is built, and the ring of tests.
+JOBS := $(SIDE_BY_SIDE) tests/integration/test_setup_horovod.py tests/parallel tests/integration tests/component
 
 SOON := not long and not root
 
@@ -156,7 +156,7 @@ test-versions:
 
 # The rest, after `make test`: nothing runs in both. What needs root says so and is skipped without it.
 test-all: $(READY)
-	$(JOBS) tests/kube tests/unit -m 'root or ($(LONG))'
+	$(JOBS) tests/kube tests/unit -m 'root or ($(LONG))' --durations=40 --durations-min=20
 	$(MAKE) netns
 	$(MAKE) images
 

@@ -39,7 +39,7 @@ class Alone(Membership):
         raise AssertionError(failure)
 
 
-def run_alone(config, events, until=0, identity=ME):
+def run_alone(config, events, until=0, identity=ME, membership=None):
     """Run a job's task to its end, or for some steps, and append its events to a file."""
     Path(config.job_dir).mkdir(exist_ok=True)
     with (
@@ -47,4 +47,4 @@ def run_alone(config, events, until=0, identity=ME):
         make_warm(config, log, identity) as work,
         contextlib.suppress(Dismissed),
     ):
-        return loop.run(work, Alone(until), log)
+        return loop.run(work, membership or Alone(until), log)

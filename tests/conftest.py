@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import zlib
 from pathlib import Path
 
 import hypothesis
@@ -61,11 +62,17 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Leave to `make test-all` alone what would take CI long, unless it changes a ring."""
+    """Leave to `make test-all` alone what would take CI long, unless it changes a ring.
+
+    A long test of whole jobs runs in CI with one framework, and the next one with another.
+    """
     here = Path(__file__).parent
     for item in items:
         path = item.path.relative_to(here).with_suffix("")
         is_of_rings = any(str(place) in RINGS for place in (path, *path.parents))
+        if is_of_rings and path.parts[0] == "integration" and hasattr(item, "callspec"):
+            number = zlib.crc32(item.originalname.encode()) % len(HALVES)
+            is_of_rings = item.callspec.params.get("framework") in (None, [*HALVES][number])
         marks = list(item.iter_markers("long"))
         if marks and not is_of_rings and not all(mark.kwargs.get("in_ci") for mark in marks):
             item.add_marker("breadth")

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
@@ -53,11 +54,11 @@ class Dashboard:
         return self.process.returncode, said
 
 
-def new_job(folder: Path, name: str = "model.job") -> Path:
+def new_job(folder: Path, name: str = "model.job", **settings: Any) -> Path:
     """The directory of a training in a folder, without events yet."""
     path = folder / name
     JobDir(path).claim()
-    config = JobConfig(task="train", data="/d", output="/o", model_def="m")
+    config = JobConfig(task="train", data="/d", output="/o", model_def="m", **settings)
     resolved.dump(config, path / "config.yaml")
     return path
 

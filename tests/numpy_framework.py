@@ -5,6 +5,7 @@ an optimizer is a learning rate, or a learning rate and a momentum.
 """
 
 import contextlib
+import time
 
 import ml_dtypes
 import numpy as np
@@ -212,7 +213,7 @@ class Step:
         rate, self._momentum = (*np.ravel(loaded.optimizer(config.train.learning_rate)), 0.0)[:2]
         self.rate, self._factor = Array(rate), 1.0
         self._velocity = Array(np.zeros(self.model.kernel.shape))
-        self._is_waiting = False
+        self._computed_at = None
         self._anchor = 0.0
         self.model_variables = self.model.weights
         self.trained, self.slots = list(self.model.weights), ["optimizer/velocity"]
@@ -224,11 +225,11 @@ class Step:
         self.groups = state_groups(self.variables, [(["kernel", "optimizer/velocity"], True)], [])
 
     def step(self, batch, *, wants_change, is_alone, salt):
-        self._is_waiting = False
+        self._computed_at = None
         row, gradient = self._sums_of(batch)
         row[WANTS_CHANGE] = wants_change
         if not is_alone:
-            self._is_waiting = True
+            self._computed_at = time.monotonic()
             row, gradient = self._over_ring(row, gradient)
         weight, is_finite = row[LOSS_WEIGHT], bool(np.isfinite(gradient).all())
         loss = float(row[LOSS] / weight) if weight else float("nan")
@@ -259,7 +260,10 @@ class Step:
         self._sums_of(batch)
 
     def is_waiting(self):
-        return self._is_waiting
+        return self._computed_at is not None
+
+    def waited_seconds(self):
+        return 0.0 if self._computed_at is None else time.monotonic() - self._computed_at
 
     def callbacks(self, *, num_epochs, steps_per_epoch, per_step):
         callbacks = self._loaded.callbacks()

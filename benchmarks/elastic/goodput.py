@@ -115,7 +115,7 @@ def account_lines(accounts: Sequence[tuple[Account, int]]) -> list[Line]:
 
 
 def _missed(rank: RankAccount) -> float:
-    return abs(1 - sum(rank.seconds.values()) / (rank.until - rank.began))
+    return abs(1 - sum(rank.seconds.values()) / rank.age)
 
 
 def seconds_of_calls() -> float:

@@ -154,7 +154,7 @@ def cost_of(events: Sequence[Recorded], *, first: float, last: float) -> Cost:
     disturbed = [*quiet[-1:], *steps, *((last, steps[-1][1]) for _ in steps[-1:])]
     quiet_rate, disturbed_rate = _rate(quiet), _rate(disturbed)
     resets = [event.seconds for _, _, event in during if isinstance(event, ResetEvent)]
-    workers = [event for _, _, event in during if isinstance(event, WorkerEvent)]
+    states = [event.state for _, _, event in during if isinstance(event, WorkerEvent)]
     return Cost(
         quiet_seconds=round(_seconds(quiet), 2),
         quiet_records_per_second=quiet_rate,
@@ -164,7 +164,7 @@ def cost_of(events: Sequence[Recorded], *, first: float, last: float) -> Cost:
         num_resets=len(resets),
         median_reset_seconds=statistics.median(resets) if resets else None,
         max_reset_seconds=max(resets, default=None),
-        num_lost_workers=sum(worker.state == "lost" for worker in workers),
+        num_lost_workers=max(0, states.count("lost") - states.count("returned")),
     )
 
 

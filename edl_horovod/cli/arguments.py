@@ -4,14 +4,15 @@ import argparse
 import contextlib
 import shlex
 import shutil
+import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from edl_horovod.config.conf_files import ConfigFiles
 from edl_horovod.config.fields import REQUIRED, SET_BY_US, is_setting, needed, settings, type_name
-from edl_horovod.displays.text import goodput_text, privacy_text
+from edl_horovod.displays.text import goodput_text, printable, privacy_text
 from edl_horovod.errors import ConfigError, MissingDependency, did_you_mean, how_to_install
 from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir
@@ -253,6 +254,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     return ["  ".join([*map(str.ljust, row[:-1], widths), row[-1]]).rstrip() for row in texts]
 
 
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines for people, of which a job, or who can write to its directory, has parts."""
+    text = "\n".join(map(printable, lines))
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, errors="replace").decode(encoding), flush=True)
+
+
 def print_result(result: "JobResult") -> None:
     """Print how a job that ran here ended."""
     rows = {name: f"{value:.6g}" for name, value in result.metrics.items()}
@@ -260,7 +268,7 @@ def print_result(result: "JobResult") -> None:
     rows |= {"job_dir": result.job_dir, "steps": str(result.steps)}
     rows["seconds"] = f"{result.seconds:.1f}"
     with contextlib.suppress(OSError):  # The job has succeeded all the same.
-        state = summarize(events.read(JobDir(Path(result.job_dir)).events))
+        state = summarize(events.Tail(JobDir(Path(result.job_dir)).events).new_events())
         facts = {
             "records": str(state.records or ""),
             "resets": str(state.num_resets or ""),

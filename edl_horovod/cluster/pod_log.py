@@ -10,6 +10,7 @@ from typing import TextIO
 from edl_horovod.job import events
 from edl_horovod.job.account import Account
 from edl_horovod.job.events import Recorded
+from edl_horovod.job.state import JobState, advance, summary_of
 
 SHOWN = (
     events.JobEvent
@@ -26,10 +27,19 @@ SHOWN = (
 """Kinds of which every event is logged; the job's directory has all events of all kinds."""
 THINNED = (events.StepEvent, events.ProgressEvent)
 """Kinds that are written many times a second, so that only some of their events are logged."""
+SUMMARIZED = (
+    events.JobEvent
+    | events.GenerationEvent
+    | events.ResetEvent
+    | events.EvaluationEvent
+    | events.StepEvent
+    | events.ProgressEvent
+)
+"""Kinds of whose events a summary is logged, too: readers ask for the last lines of the log."""
 LEAST_SECONDS = 5.0
 """Least time between two logged events of a kind in `THINNED`."""
 ACCOUNT_SECONDS = 60.0
-"""Time between two logged accounts."""
+"""Time between two logged accounts, and between two summaries."""
 ALL_RANKS = "all ranks"
 """The source of an account that is the sum of those of all ranks."""
 
@@ -43,6 +53,7 @@ class PodLog:
         self._skipped: dict[type[events.Event], Recorded] = {}
         """The newest event of each kind that was not logged."""
         self._account, self._account_logged = Account(), 0.0
+        self._state = JobState()
 
     def __call__(self, new_events: list[Recorded]) -> None:
         """Write new events."""
@@ -50,6 +61,11 @@ class PodLog:
             self._account = self._account.after(recorded)
             if not 0 <= recorded.time - self._account_logged < ACCOUNT_SECONDS:
                 self._log_account(recorded.time)
+                if self._state.task:  # It is empty until the job's first event, which says it.
+                    summary = Recorded(recorded.time, "launcher", summary_of(self._state))
+                    self._stream.write(events.line_of(summary))
+            if isinstance(recorded.event, SUMMARIZED):
+                self._state = advance(self._state, recorded)
             kind = type(recorded.event)
             if kind is events.JobEvent:
                 # A job's end is logged after the last step and progress: they say where it ended.
@@ -70,7 +86,9 @@ class PodLog:
             is_running = any(rank.doing for rank in ranks)
             account = events.AccountEvent(
                 pid=0,
-                began=min(rank.began for rank in ranks),
+                # The first that was heard of stays the first. The earliest may be heard of later,
+                # and would make this the account of another process to those that read the log.
+                began=ranks[0].began,
                 seconds=self._account.seconds,
                 doing="running" if is_running else "",
             )

@@ -167,6 +167,9 @@ class Coordinator:
             self._first_warm_at = self._first_warm_at or time.monotonic()
             self._report(worker, "warm")
             self._reason = f"{worker.label} is warm"
+        elif worker.was_lost:
+            self._report(worker, "returned", "only its connection to the coordinator was lost")
+        worker.was_lost = False
         log.info("worker %s is %s", worker.label, "warm" if worker.is_ready else "back")
         if self._outcome is not None:
             worker.send(messages.Stop(reason="the job is over", is_over=True))
@@ -221,6 +224,7 @@ class Coordinator:
         if self._outcome is None and not self._has_ended and not worker.is_refused:
             state = "left" if worker.is_leaving else "lost"
             self._report(worker, state)
+            worker.was_lost = state == "lost"
             log.info("worker %s is gone", worker.label)
             self._reason = f"{worker.label} {state}"
         if worker.name not in self._members:

@@ -71,6 +71,8 @@ class Worker:
     """The generation that was last announced to it over this connection."""
     is_short: bool = False
     """Whether it was told over this connection that there are fewer workers than min_np."""
+    was_lost: bool = False
+    """Whether an event says that it is lost, since its last call."""
     is_dismissed: bool = False
     is_refused: bool = False
     """Whether it may not join a federated training, so that its end is no loss."""

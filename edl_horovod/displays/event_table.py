@@ -11,7 +11,7 @@ from typing import Any
 from edl_horovod.errors import ConfigError, MissingDependency, OutputError, hint_of, how_to_install
 from edl_horovod.files import json_text
 from edl_horovod.files.whole_file import write_bytes
-from edl_horovod.job.events import Recorded, fields_of
+from edl_horovod.job.events import Recorded, SummaryEvent, fields_of
 
 SUFFIXES = (".csv", ".parquet")
 """The kinds of files that events can be written to."""
@@ -35,7 +35,7 @@ def write(path: Path, events: Iterable[Recorded]) -> int:
     """Write a row for each event, with a column for each field that any of them has.
 
     `time` is in UTC. A field of named numbers, such as `metrics`, has a column for each name:
-    `metrics.accuracy`. A list is JSON.
+    `metrics.accuracy`. A list is JSON. Summaries, which repeat other events, have no row.
 
     Args:
         path: The file, which `require_suffix` has accepted; it appears whole or not at all.
@@ -48,7 +48,7 @@ def write(path: Path, events: Iterable[Recorded]) -> int:
         MissingDependency: PyArrow, which writes Parquet, is not installed.
         OutputError: The file cannot be written.
     """
-    rows = [_row(recorded) for recorded in events]
+    rows = [_row(it) for it in events if not isinstance(it.event, SummaryEvent)]
     names = list(dict.fromkeys(name for row in rows for name in row))
     to_bytes = _parquet if path.suffix == ".parquet" else _csv
     try:

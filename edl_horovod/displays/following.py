@@ -104,8 +104,8 @@ class _Follower:
         self._name, self._module, self._config = name, module, config
         self._events: queue.Queue[list[Recorded]] = queue.Queue(_MOST_WAITING)
         self._is_ending = threading.Event()
-        self._has_failed = False
-        self._failing = threading.Lock()
+        self._problem = ""
+        self._is_told = False
         self._thread = threading.Thread(target=self._run, name=f"display {name}", daemon=True)
 
     def start(self) -> None:
@@ -114,11 +114,12 @@ class _Follower:
 
     def show(self, events: list[Recorded]) -> None:
         """Hand over new events."""
-        if not self._has_failed:
+        if not self._problem:
             try:
                 self._events.put_nowait(events)
             except queue.Full:
-                self._fail("it does not take the job's events as fast as they come")
+                self._problem = "it does not take the job's events as fast as they come"
+        self._tell()
 
     def end(self) -> None:
         """Let the display end after all events that it has."""
@@ -128,14 +129,15 @@ class _Follower:
         """Wait until it has ended, at most until a time of `time.monotonic`."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
-            self._fail(
+            self._problem = self._problem or (
                 f"it was not done {CLOSE_SECONDS:g} s after the job; its last values are missing"
             )
+        self._tell()
 
     def _run(self) -> None:
         try:
             with self._module.open_display(self._config) as show:
-                while not self._has_failed:
+                while not self._problem:
                     # Seen before the events are: what comes later is none of the job's any more.
                     is_last = self._is_ending.wait(PAUSE_SECONDS)
                     if events := self._waiting_events():
@@ -145,7 +147,7 @@ class _Follower:
         # The edge of a thread, and of a client that may raise anything; it must not end the job.
         except Exception as error:
             log.debug("the display %s", self._name, exc_info=True)
-            self._fail(f"{type(error).__name__}: {error}")
+            self._problem = self._problem or f"{type(error).__name__}: {error}"
 
     def _waiting_events(self) -> list[Recorded]:
         events: list[Recorded] = []
@@ -154,11 +156,12 @@ class _Follower:
                 events += self._events.get_nowait()
         return events
 
-    def _fail(self, problem: str) -> None:
-        with self._failing:  # The thread and the launcher may both see a failure.
-            if self._has_failed:
-                return
-            self._has_failed = True
-        log.warning(
-            "the display %s failed, and the job goes on without it: %s", self._name, problem
-        )
+    def _tell(self) -> None:
+        """Log a failure once; the launcher's log has what the launcher's own thread says."""
+        if self._problem and not self._is_told:
+            self._is_told = True
+            log.warning(
+                "the display %s failed, and the job goes on without it: %s",
+                self._name,
+                self._problem,
+            )

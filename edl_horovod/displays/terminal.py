@@ -1,14 +1,17 @@
 """Live progress of a job from its events: a panel on a terminal, occasional lines elsewhere."""
 
 import contextlib
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from edl_horovod.displays.text import count, notable, time_left
+from edl_horovod.displays.text import count, notable, printable, time_left
 from edl_horovod.job.events import OnEvents, ProgressEvent, Recorded, StepEvent
 from edl_horovod.job.state import JobState, advance
+
+log = logging.getLogger(__name__)
 
 PLAIN_SECONDS = 5.0
 """Least number of seconds between two plain lines of progress."""
@@ -20,6 +23,8 @@ LIVE_SECONDS = 0.5
 def open_terminal(*, is_quiet: bool, unit: str = "records") -> Iterator[OnEvents]:
     """Open the display of a command that suits stderr: a panel on a terminal, lines elsewhere.
 
+    Where stderr can no longer be written, as on a full disk, the command goes on without it.
+
     Args:
         is_quiet: Whether to show nothing.
         unit: What `progress` events count.
@@ -27,8 +32,33 @@ def open_terminal(*, is_quiet: bool, unit: str = "records") -> Iterator[OnEvents
     if is_quiet:
         yield lambda events: None
         return
-    with LiveDisplay(unit) if sys.stderr.isatty() else PlainDisplay(sys.stderr, unit) as display:
-        yield display
+    display: LiveDisplay | PlainDisplay
+    display = LiveDisplay(unit) if sys.stderr.isatty() else PlainDisplay(sys.stderr, unit)
+    is_usable = True
+
+    @contextlib.contextmanager
+    def while_usable() -> Iterator[None]:
+        nonlocal is_usable
+        try:
+            yield
+        except (OSError, ValueError) as error:  # A closed stream gives the second one.
+            if is_usable:
+                log.warning("the progress is no longer shown: %s", error)
+            is_usable = False
+
+    def show(events: list[Recorded]) -> None:
+        if is_usable:
+            with while_usable():
+                display(events)
+
+    opened = contextlib.ExitStack()
+    with while_usable():
+        opened.enter_context(display)
+    try:
+        yield show
+    finally:
+        with while_usable():
+            opened.close()
 
 
 def facts(state: JobState, unit: str) -> str:
@@ -121,7 +151,7 @@ class LiveDisplay:
         for recorded in events:
             self._state = advance(self._state, recorded)
             if text := notable(recorded.event):
-                self._live.console.print(text, markup=False, highlight=False)
+                self._live.console.print(printable(text), markup=False, highlight=False)
         if not 0 <= time.monotonic() - self._shown_at < LIVE_SECONDS:
             self._show()
 

@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from edl_horovod.errors import JobFailed
@@ -35,7 +35,7 @@ _NOTEWORTHY = 0.02
 _ADVICE = {
     "importing": "The workers of one launcher that start later are forked, and have this done.",
     "building": "A spare worker that is warm already takes a lost rank's place at once:"
-    " elastic.spares.",
+    " elastic.spares (with plain horovodrun keep_warm).",
     "warm": "These are spare workers, or processes that waited for their first ring.",
     "below_min_np": "The ring may not be smaller than elastic.min_np: lower it, or keep spare"
     " workers warm (elastic.spares).",
@@ -49,13 +49,25 @@ _ADVICE = {
     "exchange": "The ranks waited for the sums of all ranks. Either some ranks are slower, or the"
     " network is: train.compression halves the bytes, local rounds exchange less often.",
     "redone": "These steps were lost with a rank, and done again.",
+    "broken": "The ranks waited for one that was lost, until their ring broke."
+    " elastic.stall_seconds is how long they wait for one that hangs.",
     "evaluation": "Evaluate less often (train.evaluate_steps), or on fewer examples.",
     "callbacks": "Ranks wait for the leader while the model's callbacks run.",
     "checkpoint": "Save less often: checkpoint.every_seconds.",
+    "between": "After each step the ranks count and report: there are fewer steps with a larger"
+    " train.batch_size.",
+    "writing": "The ranks waited until their predictions were written.",
     "hung": "Below is what hung, and where. elastic.stall_seconds is how long it may.",
+    "ending": "This is a fixed cost at the end of a job.",
     LOST: "These processes ended without a last account, as one that is killed does.",
 }
 """What to do about a cause, or what it means."""
+_ADVICE_WITHOUT_RESETS = {
+    "building": "Each process does this once, before its first step: it is a smaller share of a"
+    " longer job.",
+    "forming": "This is the first ring. Look at the network, and at hosts that do not answer.",
+}
+"""The same for a job whose ring has never changed, such as a static one."""
 
 
 def job_facts(state: JobState, details: TargetDetails | None, *, now: float) -> dict[str, str]:
@@ -117,19 +129,20 @@ def account_tables(account: Account) -> list[JobTable]:
 
 def stops_table(stops: Stops) -> JobTable:
     """The table of the ranks that the rings of a job have lost."""
-    rows = [(_clock(stop.time), str(stop)) for stop in stops.losses]
-    return JobTable("Why it stopped", ("TIME", "STOP"), rows)
+    rows = [(clock(stop.time), str(stop)) for stop in stops.losses]
+    return JobTable("Why it stopped", (time_header(), "STOP"), rows)
 
 
-def cost_sentences(account: Account) -> list[str]:
+def cost_sentences(state: JobState) -> list[str]:
     """What cost the most beside the work of steps, with its number, and what to change."""
-    seconds = account.seconds
+    advice = _ADVICE if state.num_resets else {**_ADVICE, **_ADVICE_WITHOUT_RESETS}
+    seconds = state.account.seconds
     total = sum(seconds.values())
     # The steps' own work is what the job is for.
     costs = {it: spent for it, spent in seconds.items() if it not in ("computing", "applying")}
     return [
         f"{cause}: {spent / total:.1%} of all rank-seconds ({spent:,.1f} s)."
-        f" {_ADVICE.get(cause, '')}".rstrip()
+        f" {advice.get(cause, '')}".rstrip()
         for cause, spent in sorted(costs.items(), key=lambda cost: -cost[1])
         if spent / total >= _NOTEWORTHY
     ]
@@ -140,7 +153,7 @@ _RESET_PARTS = ("notice", "rendezvous", "sync", "first step")
 
 def resets_table(resets: Sequence[Reset]) -> JobTable:
     """The table of changes of a job's ring, with the seconds of their parts."""
-    header = ("TIME", "RANKS", "STEP", "STALL", *map(str.upper, _RESET_PARTS), "REASON")
+    header = (time_header(), "RANKS", "STEP", "STALL", *map(str.upper, _RESET_PARTS), "REASON")
     return JobTable("Resets", header, list(map(_reset_row, resets)))
 
 
@@ -148,7 +161,7 @@ def _reset_row(reset: Reset) -> tuple[str, ...]:
     event = reset.event
     parts = reset.part_seconds
     return (
-        _clock(reset.time),
+        clock(reset.time),
         f"{event.old_size} to {event.new_size}",
         f"{event.step:,}",
         f"{event.seconds:.3f} s",
@@ -157,8 +170,19 @@ def _reset_row(reset: Reset) -> tuple[str, ...]:
     )
 
 
-def _clock(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).strftime("%H:%M:%S")
+def clock(seconds: float) -> str:
+    """A time, in seconds since the epoch, as a clock here shows it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def zone() -> str:
+    """The time zone of `clock`."""
+    return time.strftime("%Z")
+
+
+def time_header() -> str:
+    """The header of a column of times, which says their zone."""
+    return f"TIME ({zone()})"
 
 
 def goodput_text(account: Account) -> str:
@@ -174,9 +198,10 @@ def _longest(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
 
 def _worker_state(name: str, state: JobState) -> str:
     worker_state = state.workers[name].state
-    if state.is_over and worker_state in ("started", "warm"):
+    if state.is_over and worker_state in ("started", "warm", "returned"):
         return _ENDED_WITH_JOB
-    return "in the ring" if worker_state == "warm" and name in state.members else worker_state
+    is_in_ring = worker_state in ("warm", "returned") and name in state.members
+    return "in the ring" if is_in_ring else worker_state
 
 
 def notable(event: Event) -> str:
@@ -192,7 +217,7 @@ def notable(event: Event) -> str:
                 f"ring {event.old_size} -> {event.new_size} after step {event.step:,} "
                 f"({event.reason.rstrip('.')}, {event.seconds:.3f} s)"
             )
-        case WorkerEvent(state="left" | "lost" | "failed" | "waiting" | "hung"):
+        case WorkerEvent(state="left" | "lost" | "returned" | "failed" | "waiting" | "hung"):
             return f"worker {event.worker} {event.state}{_because(event.message)}"
         case CheckpointEvent(state="failed" | "damaged"):
             return f"the checkpoint of step {event.step:,} {event.message}"
@@ -254,6 +279,11 @@ def _because(message: str) -> str:
     return f": {message}" if message else ""
 
 
+def printable(text: str) -> str:
+    """A text that cannot steer a terminal, and can be encoded, whatever a job has written."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
 def count(number: int, thing: str) -> str:
     """A number of things: `1 rank`, `2 ranks`."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
@@ -281,10 +311,14 @@ def local_state(
         return state
     if not is_ours:
         return dataclasses.replace(state, message=_age_of_events(last_time))
-    return state if is_running else _state_after_lost_launcher(job_dir, state)
+    if is_running:
+        return state
+    # Nothing says when the job ended, but not before the last of its processes wrote something.
+    ended = max([last_time or 0.0, *(rank.until for rank in state.account.ranks)])
+    return _state_after_lost_launcher(job_dir, state, ended=ended)
 
 
-def _state_after_lost_launcher(job_dir: JobDir, state: JobState) -> JobState:
+def _state_after_lost_launcher(job_dir: JobDir, state: JobState, *, ended: float) -> JobState:
     """The state of a job whose launcher died before its last event, for example on a full disk."""
     try:
         result = outcome.load(job_dir.result)
@@ -300,13 +334,13 @@ def _state_after_lost_launcher(job_dir: JobDir, state: JobState) -> JobState:
         case None:
             message = "the launcher died and did not record how the job ended"
             event = JobEvent(state="lost", message=message)
-    return advance(state, Recorded(time.time(), "launcher", event))
+    return advance(state, Recorded(ended, "launcher", event))
 
 
 def as_json(state: JobState, details: TargetDetails | None) -> dict[str, Any]:
     """The whole state, for programs, with the facts from the job's launch target."""
     values = dataclasses.asdict(state)
-    del values["recent"]
+    del values["recent"], values["has_formed"]
     values |= {"seconds_left": state.seconds_left, "spares": state.spares}
     values["account"] = state.account.for_programs()
     values["stops"] = state.stops.for_programs()

@@ -11,7 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from edl_horovod.displays.page.snapshot import JobSnapshot, Source
-from edl_horovod.displays.text import JobTable, account_tables, job_facts, job_table
+from edl_horovod.displays.text import (
+    JobTable,
+    account_tables,
+    clock,
+    job_facts,
+    job_table,
+    printable,
+)
 from edl_horovod.job.state import JobState, TargetDetails
 
 SECONDS = 1.0
@@ -79,7 +86,7 @@ def state_parts(
     if state.account.ranks:
         yield _causes(state)
     for when, words in list(reversed(events))[:_NUM_EVENTS]:
-        line = Text(time.strftime("%H:%M:%S  ", time.localtime(when)), style="dim")
+        line = Text(f"{clock(when)}  ", style="dim")
         yield line.append_text(_text(words))
     # At the end, because the screen may be too short for all ranks of a large job.
     if workers := job_table(state, details, now=now):
@@ -99,8 +106,7 @@ def _causes(state: JobState) -> Table:
 
 
 def _text(value: str, style: str = "") -> Text:
-    """A text that cannot steer the terminal, whatever a job has written."""
-    return Text("".join(it if it.isprintable() else " " for it in value), style=style)
+    return Text(printable(value), style=style)
 
 
 def _table(table: JobTable) -> Table:

@@ -286,6 +286,12 @@ class Step(Protocol):
     def is_waiting(self) -> bool:
         """Whether this rank has computed its part and waits for the others. Thread-safe."""
 
+    def waited_seconds(self) -> float:
+        """How long this rank has waited for the others in a step that has just failed.
+
+        It is 0 if this rank had not computed its part.
+        """
+
     def callbacks(
         self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
     ) -> EpochCallbacks | None:

@@ -335,6 +335,10 @@ class PhasedStep:
         """Whether this rank has computed its part of a phase and waits for the others."""
         return self._running.is_waiting()
 
+    def waited_seconds(self) -> float:
+        """How long this rank has waited for the others in a phase that has just failed."""
+        return self._running.waited_seconds()
+
     def callbacks(
         self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
     ) -> EpochCallbacks | None:

@@ -1,6 +1,6 @@
 """Where the time of a job's ranks went: each moment of a rank's life has one cause."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -20,7 +20,8 @@ Cause = Literal[
     "computing",  # The model's passes of a step.
     "exchange",  # In the step's collective, after all of this rank's own work.
     "applying",  # Updating the model.
-    "redone",  # In the step that broke with its ring and is done again.
+    "redone",  # This rank's own work in a step that broke with its ring and is done again.
+    "broken",  # In that step's collective, after all of this rank's own work, until it broke.
     "evaluation",
     "callbacks",
     "checkpoint",  # As long as a rank waits for it: most of it is written beside the steps.
@@ -36,7 +37,7 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 _MOST_SECONDS = 1e11
 """Some thousand years, from 1970 on."""
 LOST = "lost"
-"""The time between the last account of a rank and its sudden end."""
+"""The time between the last account of a rank and its sudden end, or that of its job."""
 STEP_CAUSES: tuple[Cause, ...] = ("computing", "exchange", "applying")
 """The causes that make the steps of a training."""
 
@@ -52,6 +53,8 @@ class RankAccount:
     """Seconds since the epoch."""
     until: float
     """The end of the account, in seconds since the epoch."""
+    age: float
+    """Seconds from its begin to the end of the account, also where a clock was set in between."""
     seconds: Mapping[str, float]
     """Those of the whole life until then, by cause; `LOST` is one of them after a sudden end."""
     doing: str = ""
@@ -66,10 +69,18 @@ class RankAccount:
 
     def lost(self, at: float) -> "RankAccount":
         """The account of a process that was missed at a time, in seconds since the epoch."""
-        missing = max(0.0, at - self.began - sum(self.seconds.values()))
+        since = max(0.0, at - self.until)
+        # The rest is a part of a step that went on when it wrote its account.
+        missing = max(0.0, since + self.age - sum(self.seconds.values()))
         hung = 0.0 if self.hung_since is None else min(missing, max(0.0, at - self.hung_since))
         more = {"hung": hung, LOST: missing - hung} if hung else {LOST: missing}
-        return replace(self, until=max(at, self.until), seconds={**self.seconds, **more}, doing="")
+        return replace(
+            self,
+            until=self.until + since,
+            age=self.age + since,
+            seconds={**self.seconds, **more},
+            doing="",
+        )
 
 
 @dataclass(frozen=True)
@@ -89,8 +100,10 @@ class Account:
         time, source, event = recorded
         match event:
             case AccountEvent() if _is_sound(event):
+                # Earlier versions wrote no age.
+                age = max(0.0, time - event.began) if event.age is None else event.age
                 newest = RankAccount(
-                    source, event.pid, event.began, time, event.seconds, event.doing
+                    source, event.pid, event.began, time, age, event.seconds, event.doing
                 )
                 # A worker is one process at a time. An older one has ended without a word.
                 older = {} if newest.process in self.processes else self._ended(source)
@@ -104,10 +117,10 @@ class Account:
                 return Account({**self.processes, **hung}) if hung else self
             case WorkerEvent(state="left" | "lost" | "failed"):
                 # A process that says itself that it leaves has written its last account.
-                lost = {it.process: it.lost(time) for it in self._doing(event.worker)}
-                return Account({**self.processes, **lost}) if lost else self
-            case JobEvent(state="finished" | "failed" | "suspended"):
-                return Account({**self.processes, **self._ended()})
+                return self._without(self._doing(event.worker), time)
+            case JobEvent(state="finished" | "failed" | "suspended" | "lost"):
+                # One that writes its last account later, as beside plain horovodrun, replaces this.
+                return self._without(self._doing(), time)
         return self
 
     def _doing(self, worker: str | None = None) -> list[RankAccount]:
@@ -115,7 +128,12 @@ class Account:
         ranks = [it for it in self.processes.values() if it.doing]
         return [it for it in ranks if worker in (None, it.worker)]
 
-    def _ended(self, worker: str | None = None) -> dict[tuple[str, int, float], RankAccount]:
+    def _without(self, ranks: Iterable[RankAccount], at: float) -> "Account":
+        """The account after processes were missed at a time, in seconds since the epoch."""
+        lost = {it.process: it.lost(at) for it in ranks}
+        return Account({**self.processes, **lost}) if lost else self
+
+    def _ended(self, worker: str) -> dict[tuple[str, int, float], RankAccount]:
         return {it.process: replace(it, doing="") for it in self._doing(worker)}
 
     @property
@@ -143,5 +161,5 @@ class Account:
 
 def _is_sound(event: AccountEvent) -> bool:
     """Whether the numbers can be those of a process: anybody may have written a job's events."""
-    numbers = [event.began, *event.seconds.values()]
+    numbers = [event.began, event.age or 0.0, *event.seconds.values()]
     return all(0 <= number < _MOST_SECONDS for number in numbers)

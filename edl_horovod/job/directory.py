@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +20,11 @@ from edl_horovod.files import marker, whole_file
 from edl_horovod.job import checkpoint_files, warm_workers
 from edl_horovod.records.source import JobFolders
 
-__all__ = ["KIND", "JobDir", "with_job_dir"]
+__all__ = ["KIND", "JobDir", "lock_alone", "with_job_dir"]
 
 KIND = "job"
+_LOOK_SECONDS = 1.0
+"""Longer than a look at whether a job runs takes, also on a network's file system."""
 
 
 class Cleanup(enum.Enum):
@@ -294,7 +297,7 @@ class JobDir:
                 is_busy = self.is_running()
             else:
                 lock = stack.enter_context(self.launcher_pid.open("a"))
-                is_busy = not _try_to_lock(lock.fileno(), fcntl.LOCK_EX)
+                is_busy = not lock_alone(lock.fileno())
             if is_busy:
                 raise ConfigError(
                     "The job is running, so its directory is not removed.",
@@ -350,6 +353,19 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def lock_alone(descriptor: int) -> bool:
+    """Lock the open pid file of a job; returns whether no other process holds it.
+
+    Those that only look, as `is_running` does, hold it for a moment, so this waits for them.
+    """
+    deadline = time.monotonic() + _LOOK_SECONDS
+    while not _try_to_lock(descriptor, fcntl.LOCK_EX):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_SECONDS / 50)
+    return True
 
 
 def _try_to_lock(descriptor: int, operation: int) -> bool:

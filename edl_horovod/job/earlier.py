@@ -5,7 +5,6 @@ training takes its lanes from its checkpoint, because the order of records depen
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -23,7 +22,7 @@ from edl_horovod.files import whole_file
 from edl_horovod.job import checkpoint_files, outcome
 from edl_horovod.job import hosts as hosts_file
 from edl_horovod.job.checkpoint_files import read_metadata
-from edl_horovod.job.directory import JobDir
+from edl_horovod.job.directory import JobDir, lock_alone
 from edl_horovod.job.outcome import Success
 
 _RESULT_BYTES = 64 << 10
@@ -214,14 +213,14 @@ def hold(
         # Open it for appending: another job's process id must stay readable until we have the lock.
         lock = job_dir.launcher_pid.open("a+")
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        with job_dir.writing():
+            is_ours = lock_alone(lock.fileno())
+        if not is_ours:
             raise ConfigError(
                 f"Another job runs in {job_dir}.",
                 received={"job_dir": str(job_dir)},
                 hint="Wait for it, or choose another output or job_dir.",
-            ) from error
+            )
         if not _locks_directory(lock, job_dir):
             raise ConfigError(
                 f"{job_dir} was removed while this job began to use it.",

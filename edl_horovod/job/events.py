@@ -43,10 +43,12 @@ __all__ = [
     "ResetEvent",
     "Span",
     "StepEvent",
+    "SummaryEvent",
     "Tail",
     "TraceEvent",
     "WorkerEvent",
     "fields_of",
+    "first_line",
     "follow",
     "line_of",
     "parse",
@@ -87,7 +89,8 @@ class WorkerEvent(Event, kind="worker"):
     worker: str
     """`host:slot`"""
     state: str
-    """`started`, `warm`, `left`, `lost`, `failed`, `waiting`, `hung`"""
+    """`started`, `warm`, `left`, `lost`, `returned` (only its connection was lost), `failed`,
+    `waiting`, `hung`"""
     message: str = ""
     pid: int | None = None
     """The process id, for `started` and `hung`."""
@@ -123,7 +126,7 @@ class ResetEvent(Event, kind="reset"):
 
     generation: int
     old_size: int
-    """0 before the leader's first ring."""
+    """0 before the leader's first ring: that of the job, or the first after all ranks were lost."""
     new_size: int
     step: int
     records_seen: int
@@ -234,6 +237,8 @@ class AccountEvent(Event, kind="account"):
     """The cause that continues; empty for the last account of a process."""
     steps: int | None = None
     """Steps that the process has done."""
+    age: float | None = None
+    """Seconds since the process' begin, by a monotonic clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,6 +276,33 @@ class TraceEvent(Event, kind="trace"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SummaryEvent(Event, kind="summary"):
+    """The facts of all earlier events, for readers of the end of a launcher pod's log.
+
+    It reports nothing new. Each field has the name and the meaning of that of `JobState`.
+    """
+
+    state: str
+    task: str
+    message: str
+    output: str
+    step: int
+    total_steps: int
+    epoch: int
+    loss: float | None
+    records: int
+    total_records: int
+    generation: int
+    size: int
+    """Ranks in the ring."""
+    members: tuple[str, ...]
+    """Workers of the ring that was formed last, in the order of their ranks."""
+    num_resets: int
+    metrics: dict[str, float]
+    parties: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class LogEvent(Event, kind="log"):
     """Something that people should read."""
 
@@ -295,6 +327,8 @@ _LAST_TIME = 253_402_300_800
 """The year 10000; later times are not valid dates."""
 
 _LEAST_ROOM_BYTES = 1 << 20
+_FIRST_BYTES = 4096
+"""A longer first line is compared up to here."""
 _FORMATS = {event.kind: Format(event) for event in Event.__subclasses__()}
 _decode = json.JSONDecoder().decode
 
@@ -343,13 +377,14 @@ class EventLog:
             source: The `source` of each event.
         """
         self._path = path
-        self._source = source
+        self.source = source
+        """A process that takes another one's place writes under that one's name from then on."""
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         self._is_failing = False
 
     def write(self, event: Event) -> None:
         """Append one event; where that fails, warn once until it succeeds again."""
-        line = line_of(Recorded(round(time.time(), 4), self._source, event)).encode()
+        line = line_of(Recorded(round(time.time(), 4), self.source, event)).encode()
         try:
             if self._is_torn():
                 line = b"\n" + line
@@ -433,6 +468,16 @@ class Tail:
                 self._offset += len(line)
                 if line != b"\n" and (parsed := parse(line)) is not None:
                     yield parsed
+
+
+def first_line(path: Path) -> bytes:
+    """What tells a log from that of another job at its path; empty until a line is complete."""
+    try:
+        with path.open("rb") as stream:
+            line = stream.readline(_FIRST_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+    return line if line.endswith(b"\n") or len(line) == _FIRST_BYTES else b""
 
 
 def read(path: Path) -> list[Recorded]:

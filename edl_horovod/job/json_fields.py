@@ -160,5 +160,6 @@ _CHECKS: dict[Any, Callable[[object], Any]] = {
     tuple[int, ...]: _tuple_check(_count),
     dict[str, float]: _metrics,
     dict[str, float] | None: _metrics,
+    dict[str, dict[str, float]]: _metrics_by_name,
     dict[str, dict[str, float]] | None: _metrics_by_name,
 }

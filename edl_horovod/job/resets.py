@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, replace
 
-from edl_horovod.job.events import GenerationEvent, Recorded, ResetEvent, StepEvent
+from edl_horovod.job.events import GenerationEvent, JobEvent, Recorded, ResetEvent, StepEvent
 
 MAX_RESETS = 200
 """Number of resets that are kept: the newest ones."""
@@ -20,6 +20,8 @@ class Reset:
     """When the coordinator began to form the ring; None if not known."""
     first_step_seconds: float | None = None
     """From the new ring's begin to the end of its first step."""
+    is_first: bool = False
+    """Whether the job had no ring before."""
 
     @property
     def parts(self) -> dict[str, tuple[float, float]]:
@@ -54,6 +56,7 @@ class Resets:
         self._newest: deque[Reset] = deque(maxlen=MAX_RESETS)
         self._formed: Recorded | None = None
         """The event of the ring that was formed last."""
+        self._has_formed = False
 
     @property
     def newest(self) -> tuple[Reset, ...]:
@@ -67,8 +70,13 @@ class Resets:
                 self._formed = recorded
                 self._add_forming()
             case ResetEvent():
-                self._newest.append(Reset(recorded.time, event))
+                # After the loss of all ranks, the new leader has had no ring either.
+                is_first = event.old_size == 0 and not self._has_formed
+                self._newest.append(Reset(recorded.time, event, is_first=is_first))
+                self._has_formed = True
                 self._add_forming()
+            case JobEvent(state="finished" | "failed" | "suspended"):
+                self._has_formed = False  # Plain horovodrun appends its next job.
             case StepEvent() if self._newest and self._newest[-1].first_step_seconds is None:
                 seconds = max(0.0, recorded.time - self._newest[-1].time)  # Clocks may be set back.
                 self._newest[-1] = replace(self._newest[-1], first_step_seconds=seconds)

@@ -4,7 +4,7 @@ import functools
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from edl_horovod.job.account import Account
@@ -18,14 +18,19 @@ from edl_horovod.job.events import (
     Recorded,
     ResetEvent,
     StepEvent,
+    SummaryEvent,
     TraceEvent,
     WorkerEvent,
 )
 from edl_horovod.job.stops import Stops
 
-__all__ = ["JobState", "TargetDetails", "advance", "summarize"]
+__all__ = ["JobState", "TargetDetails", "advance", "summarize", "summary_of"]
 
 _NUM_RECENT = 20
+_MOST_SECONDS_LEFT = 1e9
+"""A longer estimate is that of a clock that has jumped."""
+_ENDS = ("finished", "failed", "lost", "suspended")
+"""States in which no process of a job is running."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,8 @@ class JobState:
     """Ranks in the ring."""
     generation: int = 0
     num_resets: int = 0
+    has_formed: bool = False
+    """Whether the job has had a ring: forming the first one is not a reset."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The metrics of the last evaluation, or of the finished job."""
     parties: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -82,7 +89,7 @@ class JobState:
     @property
     def is_over(self) -> bool:
         """Whether no process of the job is running."""
-        return self.state in ("finished", "failed", "lost", "suspended")
+        return self.state in _ENDS
 
     @property
     def done(self) -> int:
@@ -99,7 +106,8 @@ class JobState:
         """Warm workers that are not in a ring."""
         if self.is_over:
             return []
-        warm = [name for name, worker in self.workers.items() if worker.state == "warm"]
+        states = ("warm", "returned")
+        warm = [name for name, worker in self.workers.items() if worker.state in states]
         return sorted(set(warm) - set(self.members))
 
     @property
@@ -110,7 +118,8 @@ class JobState:
         (first_time, first), (last_time, last) = self.recent[0], self.recent[-1]
         if last <= first or last_time <= first_time:
             return None
-        return max(self.total - self.done, 0) * (last_time - first_time) / (last - first)
+        left = max(self.total - self.done, 0) * (last_time - first_time) / (last - first)
+        return left if left < _MOST_SECONDS_LEFT else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +149,9 @@ class TargetDetails:
     """All of it for programs."""
 
 
-def summarize(events: Iterable[Recorded]) -> JobState:
-    """The state after all of the events."""
-    return functools.reduce(advance, _relevant(events), JobState())
+def summarize(events: Iterable[Recorded], state: JobState | None = None) -> JobState:
+    """The state after all of the events, which follow those of `state`; None for the beginning."""
+    return functools.reduce(advance, _relevant(events), JobState() if state is None else state)
 
 
 def _relevant(events: Iterable[Recorded]) -> Iterator[Recorded]:
@@ -166,6 +175,8 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
                 message=event.message,
                 output=state.output if event.output is None else event.output,
                 metrics=state.metrics if event.metrics is None else event.metrics,
+                # Plain horovodrun appends its next job in the same directory.
+                has_formed=state.has_formed and event.state not in _ENDS,
                 step=step,
                 # The training may have stopped early.
                 total_steps=step if event.steps else state.total_steps,
@@ -194,8 +205,9 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
                 generation=event.generation,
                 step=event.step,
                 size=event.new_size,
-                # Forming the first ring is not a reset.
-                num_resets=state.num_resets + (event.old_size > 0),
+                # After the loss of all ranks, the new leader has had no ring either.
+                num_resets=state.num_resets + (event.old_size > 0 or state.has_formed),
+                has_formed=True,
                 recent=(),
             )
         case StepEvent():
@@ -214,7 +226,28 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
             rate = _records_per_second(recent)
             changes = {**vars(event), "recent": recent, "records_per_second": rate}
             return replace(state, state="running", **changes)
+        case SummaryEvent():
+            stops = state.stops
+            if event.members and not state.members:  # The beginning of the log was not read.
+                stops = stops.after(recorded._replace(event=_ring_of(event)))
+            return replace(state, stops=stops, **vars(event))
     return state
+
+
+def summary_of(state: JobState) -> SummaryEvent:
+    """The event that tells the state to readers who have not seen the events before it."""
+    names = (field.name for field in fields(SummaryEvent))
+    return SummaryEvent(**{name: getattr(state, name) for name in names})
+
+
+def _ring_of(summary: SummaryEvent) -> GenerationEvent:
+    return GenerationEvent(
+        generation=summary.generation,
+        size=summary.size,
+        members=summary.members,
+        reason="",
+        is_formed=True,
+    )
 
 
 def _recent(state: JobState, time: float, done: int) -> tuple[tuple[float, int], ...]:

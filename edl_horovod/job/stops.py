@@ -51,7 +51,9 @@ class Stops:
     """The ranks that the rings of a job have lost."""
 
     losses: tuple[Stop, ...] = ()
-    """The newest last."""
+    """The newest last; older ones are dropped."""
+    num_losses: int = 0
+    """All that there were."""
     places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Rank and generation of the last ring with each worker that has neither left nor been lost."""
     open: frozenset[str] = frozenset()
@@ -80,6 +82,8 @@ class Stops:
                 return self._lost(time, event.worker)
             case WorkerEvent(state="failed"):
                 return self._lost(time, event.worker, end=event.message)
+            case WorkerEvent(state="returned") if event.worker in self.open:
+                return self._returned(event.worker)
             case WorkerEvent(state="left") if event.worker in self.places:
                 return replace(self, places=_without(self.places, event.worker))
             case WorkerEvent(state="warm") if event.worker in self.open:
@@ -99,7 +103,7 @@ class Stops:
     def _lost(self, time: float, worker: str, *, hung: str = "", end: str = "") -> "Stops":
         """Add a lost rank, or what more is known of one."""
         if worker in self.open:
-            last = next(stop for stop in reversed(self.losses) if stop.worker == worker)
+            last = self._last_of(worker)
             # The first reasons count: the next process may fail before it is warm.
             more = replace(last, hung=last.hung or hung, end=last.end or end)
             losses = tuple(more if it is last else it for it in self.losses)
@@ -113,9 +117,27 @@ class Stops:
         return replace(
             self,
             losses=losses,
+            num_losses=self.num_losses + 1,
             places=_without(self.places, worker),
             open=(self.open | {worker}) & {it.worker for it in losses},
         )
+
+    def _returned(self, worker: str) -> "Stops":
+        """Put a worker of which only the connection was lost back into its ring."""
+        last, losses, num_losses = self._last_of(worker), self.losses, self.num_losses
+        # The ring may have stopped because of one that hung for a while.
+        if not last.hung:
+            losses, num_losses = tuple(it for it in losses if it is not last), num_losses - 1
+        return replace(
+            self,
+            losses=losses,
+            num_losses=num_losses,
+            places={**self.places, worker: (last.rank, last.generation)},
+            open=self.open - {worker},
+        )
+
+    def _last_of(self, worker: str) -> Stop:
+        return next(stop for stop in reversed(self.losses) if stop.worker == worker)
 
     def _traced(self, source: str, trace: TraceEvent) -> "Stops":
         """Add a trace to the ranks that its ring has lost, or will have lost."""

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from edl_horovod import errors
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.events import JobEvent
+from edl_horovod.job.events import JobEvent, Tail
 from edl_horovod.launch import target, waiting
 from edl_horovod.launch.jobs import Jobs, JobStatus, OnStatus
 from edl_horovod.launch.target import SubmittedJob
@@ -158,14 +157,17 @@ def _result(submitted: SubmittedJob) -> JobResult:
     Raises:
         OutputError: The directory is not visible on this machine.
     """
-    path = JobDir(Path(submitted.job_dir)).events
+    tail = Tail(JobDir(Path(submitted.job_dir)).events)
     deadline = time.monotonic() + VISIBLE_SECONDS
+    finished: JobEvent | None = None
     while True:
-        for _, _, event in reversed(events.read(path)):
+        for _, _, event in tail.new_events():
             if isinstance(event, JobEvent) and event.state == "finished":
-                steps, metrics = event.steps or 0, event.metrics or {}
-                output, job_dir = submitted.output, submitted.job_dir
-                return JobResult(output=output, job_dir=job_dir, steps=steps, metrics=metrics)
+                finished = event
+        if finished is not None:
+            steps, metrics = finished.steps or 0, finished.metrics or {}
+            output, job_dir = submitted.output, submitted.job_dir
+            return JobResult(output=output, job_dir=job_dir, steps=steps, metrics=metrics)
         if time.monotonic() > deadline:
             raise errors.OutputError(
                 f"Job {submitted.name} has finished, but its files are not on this machine.",

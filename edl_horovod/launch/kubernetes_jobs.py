@@ -13,9 +13,9 @@ from edl_horovod.cluster.status import ENDED, JobView, view, views
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import check_change
-from edl_horovod.displays.page.snapshot import DetachedSource, Source
+from edl_horovod.displays.page.snapshot import DetachedSource, Source, with_task
 from edl_horovod.errors import ClusterError, ConfigError, ObjectConflict, ObjectNotFound
-from edl_horovod.job.events import Recorded
+from edl_horovod.job.events import Recorded, SummaryEvent
 from edl_horovod.job.state import summarize
 from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine, event_line
 
@@ -117,8 +117,9 @@ class KubernetesJobs(Jobs):
     def status(self, job: str, *, is_brief: bool = False) -> JobStatus:
         """The job, its pods, what they wait for, and where the training is."""
         view = self._view(job)
+        progress = summarize(() if is_brief else self._readable_events(job))
         return JobStatus(
-            progress=summarize(() if is_brief else self._readable_events(job)),
+            progress=with_task(progress, lambda: self.config(job)),
             details=view.details(),
             is_at_rest=all(pod.state in ("succeeded", "failed") for pod in view.pods),
         )
@@ -160,7 +161,8 @@ class KubernetesJobs(Jobs):
         seen: set[tuple[object, ...]] = set()
         while True:
             state = self._view(job).state
-            lines = [event_line(event) for event in self._readable_events(job)]
+            recorded = self._readable_events(job)
+            lines = [event_line(it) for it in recorded if not isinstance(it.event, SummaryEvent)]
             lines += [
                 EventLine(
                     time=causes.seconds_of(event.time),

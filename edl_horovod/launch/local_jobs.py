@@ -2,9 +2,10 @@
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,8 @@ from edl_horovod.errors import ConfigError
 from edl_horovod.files import marker
 from edl_horovod.job import events, hosts
 from edl_horovod.job.directory import KIND, JobDir
-from edl_horovod.job.events import OnEvents, Recorded
-from edl_horovod.job.state import summarize
+from edl_horovod.job.events import AccountEvent, OnEvents, Recorded, Tail
+from edl_horovod.job.state import JobState, summarize
 from edl_horovod.launch import target
 from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine, event_line
 from edl_horovod.supervisor.plan import LOCAL_HOST
@@ -37,6 +38,9 @@ LOOK_SECONDS = 0.2
 class LocalJobs(Jobs):
     """Jobs of launch=local and launch=mpi."""
 
+    def __init__(self) -> None:
+        self._summaries: dict[Path, _Summary] = {}
+
     def list(self, folders: Sequence[str] = (), *, all_namespaces: bool = False) -> list[JobRow]:
         """The jobs in and below some folders, by their directories."""
         directories = {os.path.normpath(job) for folder in folders for job in _jobs_below(folder)}
@@ -55,16 +59,14 @@ class LocalJobs(Jobs):
         job_dir = directory_of(job)
         # Determined before the events are read: a launcher writes the job's end, and then ends.
         is_running = job_dir.is_running()
-        happened = events.read(job_dir.events)
+        path = Path(os.path.abspath(job_dir.events))
+        known = self._summaries.setdefault(path, _Summary(path)).newest()
         state = local_state(
             job_dir,
-            summarize(happened),
-            is_ours=any(recorded.source == "launcher" for recorded in happened),
+            known.state,
+            is_ours=known.is_ours,
             is_running=is_running,
-            last_time=max(
-                (it.time for it in happened if not isinstance(it.event, events.AccountEvent)),
-                default=None,
-            ),
+            last_time=known.last_time,
         )
         return JobStatus(progress=state, is_at_rest=not is_running)
 
@@ -92,7 +94,7 @@ class LocalJobs(Jobs):
     def events(self, job: str, *, follow: bool = False) -> Iterator[EventLine]:
         """Yield the events in the job's directory."""
         self.config(job)
-        tail = events.Tail(JobDir(Path(job)).events)
+        tail = Tail(JobDir(Path(job)).events)
         while True:
             is_last = not follow or not JobDir(Path(job)).is_running()
             yield from map(event_line, tail.new_events())
@@ -164,7 +166,7 @@ class LocalJobs(Jobs):
         """Remove the directory, if it is marked as a job's and no process works in it."""
         job_dir = JobDir(Path(os.path.abspath(job)))
         if job_dir.events.exists() and not any(
-            recorded.source == "launcher" for recorded in events.read(job_dir.events)
+            recorded.source == "launcher" for recorded in Tail(job_dir.events).new_events()
         ):
             raise ConfigError(
                 "edl did not launch this job, so it is not known whether it still runs.",
@@ -177,7 +179,7 @@ class LocalJobs(Jobs):
         try:
             progress = self.status(job).progress
             num_wanted = sum(hosts.read(JobDir(Path(job)).hosts).values())
-            first = next(events.Tail(JobDir(Path(job)).events).new_events(), None)
+            first = next(Tail(JobDir(Path(job)).events).new_events(), None)
             created = first.time if first else os.stat(job).st_mtime
         except (ConfigError, OSError) as error:
             progress, num_wanted = replace(summarize(()), message=str(error)), 0
@@ -193,6 +195,52 @@ class LocalJobs(Jobs):
             total_steps=progress.total_steps,
             created=created,
         )
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the events of a job tell until now."""
+
+    state: JobState = field(default_factory=JobState)
+    is_ours: bool = False
+    """Whether one of our launchers has written some of the events."""
+    last_time: float | None = None
+    """When the last event was written."""
+
+
+class _Summary:
+    """Summarizes the events of a job; a further look reads only those that are new."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._first_line = b""
+        self._tail, self._known = Tail(path), _Known()
+
+    def newest(self) -> _Known:
+        """Read the new events, or all of them if the directory has a new job."""
+        with self._lock:
+            first_line = events.first_line(self._path)
+            if first_line != self._first_line:
+                self._tail, self._known = Tail(self._path), _Known()
+            self._first_line = b""  # If the events cannot be read to the end, begin again.
+            self._known = self._read_on(self._known)
+            self._first_line = first_line
+            return self._known
+
+    def _read_on(self, known: _Known) -> _Known:
+        is_ours, last_time = known.is_ours, known.last_time
+
+        def noted() -> Iterator[Recorded]:
+            nonlocal is_ours, last_time
+            for recorded in self._tail.new_events():
+                is_ours = is_ours or recorded.source == "launcher"
+                if not isinstance(recorded.event, AccountEvent):  # A rank that hangs writes them.
+                    last_time = max(last_time or 0.0, recorded.time)
+                yield recorded
+
+        state = summarize(noted(), known.state)
+        return _Known(state, is_ours, last_time)
 
 
 def folder_of(path: str, elsewhere: "Mapping[str, ListJobs] | None" = None) -> "Folder | None":

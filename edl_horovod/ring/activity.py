@@ -134,9 +134,14 @@ class Activity:
                 self._moved[cause] = min(max(measured, 0.0), left)
                 left -= self._moved[cause]
 
-    def is_done_again(self) -> None:
-        """Say that what the present phase has done so far is done again."""
-        self.had_other_causes(redone=math.inf)
+    def is_done_again(self, *, waited: float) -> None:
+        """Say that what the present phase has done so far is done again.
+
+        Args:
+            waited: The last seconds of it, in which this rank waited for the others.
+        """
+        work = time.monotonic() - self._phase[-1] - waited
+        self.had_other_causes(redone=work, broken=math.inf)
 
     @property
     def current(self) -> tuple[str, str, Cause, Callable[[], bool] | None]:
@@ -224,6 +229,7 @@ class Activity:
                 },
                 doing="" if is_last else doing,
                 steps=self._num_steps,
+                age=round(age, 4),
             )
         )
         return age

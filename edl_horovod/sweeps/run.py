@@ -21,9 +21,9 @@ from edl_horovod.config.schema import TARGET_SECTIONS, JobConfig, SearchConfig
 from edl_horovod.config.sweep import Point
 from edl_horovod.errors import ConfigError, EdlError, Interrupted, OutputError, hint_of
 from edl_horovod.files import json_text, marker, output_dir, url_secrets, whole_file
-from edl_horovod.job import events, output_checks
+from edl_horovod.job import output_checks
 from edl_horovod.job.directory import JobDir, with_job_dir
-from edl_horovod.job.events import EvaluationEvent, JobEvent, StepEvent
+from edl_horovod.job.events import EvaluationEvent, JobEvent, StepEvent, Tail
 from edl_horovod.launch.target import require_attached
 from edl_horovod.models import framework_name, job_zoo, lookup
 from edl_horovod.models.zoo_files import CODE_SUFFIXES, model_files
@@ -222,10 +222,11 @@ def _run_one(
 
 def _read_back(job: SweepJob, config: JobConfig, *, state: str) -> SweepJob:
     """Add the results in a job's events; the events of an earlier job may be lost."""
-    recorded = events.read(JobDir.of(with_job_dir(config)).events)
     loss = None
+    began: float | None = None
     evaluated: list[tuple[dict[str, float], float | None]] = []
-    for time, _, event in recorded:
+    for time, _, event in Tail(JobDir.of(with_job_dir(config)).events).new_events():
+        began = time if began is None else began
         match event:
             case StepEvent():
                 loss = event.loss
@@ -237,7 +238,7 @@ def _read_back(job: SweepJob, config: JobConfig, *, state: str) -> SweepJob:
                     loss_then for metrics, loss_then in evaluated[::-1] if metrics == event.metrics
                 )
                 steps, metrics = event.steps or 0, event.metrics or {}
-                seconds = round(time - recorded[0].time, 3)
+                seconds = round(time - began, 3)
                 final = next(of_metrics, loss)
                 job = replace(job, loss=final, metrics=metrics, steps=steps, seconds=seconds)
     return replace(job, state=state)

@@ -23,6 +23,7 @@ from edl_horovod.frameworks.base import Collectives, Evaluation, Framework, Mode
 from edl_horovod.frameworks.batches import StepBatches
 from edl_horovod.frameworks.values import Array, EvaluationSums, Variable
 from edl_horovod.frameworks.world import World
+from edl_horovod.job.account import Cause
 from edl_horovod.job.events import EvaluationEvent, EventLog, LogEvent
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.job.outcome import Success
@@ -102,21 +103,26 @@ class Evaluator:
         lanes = world.lanes(num_lanes) if self.party is None else range(num_lanes)
         self._batches.restart(lanes, first_step, self.num_steps)
 
-    def local_sums(self, num_steps: int, membership: Membership) -> EvaluationSums:
+    def local_sums(
+        self, num_steps: int, membership: Membership, *, input_cause: Cause | None = None
+    ) -> EvaluationSums:
         """Add the sums over this rank's examples of the next steps.
 
         Args:
             num_steps: The number of steps to add.
             membership: Records the activity of this rank.
+            input_cause: What the waits for examples are booked as; None: the same as the rest.
 
         Raises:
             UserCodeError: Shapes in the model, the loss or a metric do not fit.
         """
         sums = self.evaluation.zeros
         for number in range(num_steps):
-            with membership.doing("works", f"batch {number} of an evaluation"):
+            phase = f"batch {number} of an evaluation"
+            with membership.doing("works", f"examples of {phase}", input_cause):
                 batch = self._batches.next_batch()
-                if batch is not None:
+            if batch is not None:
+                with membership.doing("works", phase):
                     sums += self.evaluation.sums(batch)
         return sums
 
@@ -216,7 +222,7 @@ class EvaluateWork(Work):
             while (first := self.state.step * SEGMENT_STEPS) < num_steps:
                 num_next = min(SEGMENT_STEPS, num_steps - first)
                 with membership.doing("works", f"segment {self.state.step}", "computing"):
-                    sums = self._evaluator.local_sums(num_next, membership)
+                    sums = self._evaluator.local_sums(num_next, membership, input_cause="input")
                 sums = replace(sums, wants_change=float(membership.wants_change()))
                 with membership.doing("waits", f"segment {self.state.step}", "exchange"):
                     sums = self._evaluator.over_ring(sums, world)

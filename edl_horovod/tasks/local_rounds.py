@@ -381,7 +381,9 @@ class LocalRounds:
         self._done_in = -1
         self._metric_names: tuple[str, ...] | None = None
         self._num_metric_sums = 0
-        self._is_waiting, self._is_warmup = False, False
+        self._is_warmup = False
+        self._computed_at: float | None = None
+        """When this rank had computed its replicas of the present round; None if it has not."""
         self.doing: Callable[..., AbstractContextManager[None]] = _unwatched
         """`Membership.doing` of the present ring: a round is long, a local step is not."""
 
@@ -441,6 +443,7 @@ class LocalRounds:
     ) -> StepSums:
         """Run one round, or step of the warm-up; either all of it takes effect or nothing."""
         number = int(self._num_done.numpy())
+        self._computed_at = None
         self._is_warmup = number < self._config.warmup_steps
         if self._is_warmup:
             results = self._step.step(
@@ -497,11 +500,9 @@ class LocalRounds:
                     self._done[lane] = replica
             finally:
                 _assign(self._inner, start)
-            computed_at, self._is_waiting = time.monotonic(), True
-            try:
-                totals = sums.wait()
-            finally:
-                self._is_waiting = False
+            computed_at = self._computed_at = time.monotonic()
+            totals = sums.wait()
+            self._computed_at = None
         summed_at = time.monotonic()
         results = self._results(totals[-1].numbers)
         if results.is_finite:
@@ -536,7 +537,13 @@ class LocalRounds:
 
     def is_waiting(self) -> bool:
         """Whether this rank has computed its part and waits for the others."""
-        return self._step.is_waiting() if self._is_warmup else self._is_waiting
+        return self._step.is_waiting() if self._is_warmup else self._computed_at is not None
+
+    def waited_seconds(self) -> float:
+        """How long this rank has waited for the others in a round that has just failed."""
+        if self._is_warmup:
+            return self._step.waited_seconds()
+        return 0.0 if self._computed_at is None else time.monotonic() - self._computed_at
 
     def callbacks(
         self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
@@ -593,7 +600,7 @@ class LocalRounds:
         """
         self._step.begin_round()
         numbers, num_started = self._zeros(), 0
-        for place, batch in enumerate(batches):
+        for place, batch in enumerate(self._awaited(lane, batches)):
             # Asked when the examples are there: to wait for them takes time, too.
             if not self._participation.takes_step(time.monotonic() - began):
                 break
@@ -609,6 +616,16 @@ class LocalRounds:
         for fragment in range(num_started, self._config.fragments):
             yield self._part(number, fragment, start, numbers)
         replica.local = {name: _value(self._inner[name]) for name in self._local_names}
+
+    def _awaited(self, lane: int, batches: Iterator[Batch | None]) -> Iterator[Batch | None]:
+        """The batches of a replica's local steps, with each wait for one booked as such."""
+        for place in itertools.count():
+            with self.doing("works", f"examples of local step {place} of replica {lane}", "input"):
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+            yield batch
 
     def _part(
         self, number: int, fragment: int, start: Values, numbers: NDArray[np.float64]

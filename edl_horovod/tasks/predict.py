@@ -285,7 +285,7 @@ class PredictWork(Work):
             ThreadPoolExecutor(STEPS_AT_ONCE, thread_name_prefix="predict") as predicting,
             ThreadPoolExecutor(1, thread_name_prefix="write") as writing,
         ):
-            predicted = self._predict(first_step, predicting)
+            predicted = self._predict(first_step, predicting, membership)
             waiting: deque[Future[None]] = deque()
             wants_change = False
             for segment in range(self.state.step, num_segments):
@@ -317,11 +317,14 @@ class PredictWork(Work):
         steps = self._plan.steps_per_epoch
         return Success(steps=steps, metrics={}, output=self._config.output)
 
-    def _predict(self, first_step: int, predicting: ThreadPoolExecutor) -> Iterator[_Predicted]:
+    def _predict(
+        self, first_step: int, predicting: ThreadPoolExecutor, membership: Membership
+    ) -> Iterator[_Predicted]:
         """Yield the steps in order, while the following ones are computed in threads."""
         ahead: deque[_Predicted] = deque()
         for step in range(first_step, self._plan.steps_per_epoch):
-            batch = self._batches.next_batch()
+            with membership.doing("works", f"examples of step {step}", "input"):
+                batch = self._batches.next_batch()
             ids = self._batches.record_ids
             self._require_one_each(step, ids, 0 if batch is None else batch.num_examples)
             features = None if batch is None else batch.features

@@ -434,7 +434,7 @@ class TrainWork(Work):
                     salt=ring.lanes.start if ring.lanes is not None else 0,
                 )
             except CollectiveFailed:
-                membership.activity.is_done_again()
+                membership.activity.is_done_again(waited=self._step.waited_seconds())
                 raise
             membership.activity.step_ended(
                 exchange=sums.exchange_seconds, applying=sums.apply_seconds

@@ -242,7 +242,11 @@ def test_a_stuck_worker_is_ended_with_its_stacks_and_replaced(hanging, where):
     seconds = job.time_of(pid)
     assert seconds["hung"] == pytest.approx(STALL_SECONDS, abs=4 + LOAD_SECONDS)
     assert "lost" not in seconds
+    survivor = running.worker_pid(0)
     job.finish()
+    seconds = job.time_of(survivor)
+    assert seconds["broken"] == pytest.approx(STALL_SECONDS, abs=4 + LOAD_SECONDS)
+    assert seconds["redone"] < STALL_SECONDS / 2
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ EACH = {
     "test_spares",
     "test_streamed_joins",
 }
-"""What may happen to a ring: CI runs the long ones, too, for each framework."""
+"""What may happen to a ring: CI runs the long ones, too, each for one of the frameworks."""
 EACH_SOON = {
     "test_elastic.test_kill_9_shrinks_the_ring_and_the_slot_comes_back",
     "test_elastic.test_the_hosts_file_grows_and_shrinks_the_ring",

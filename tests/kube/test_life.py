@@ -107,6 +107,47 @@ def test_status_shows_the_training_from_the_launchers_log(lab, capsys, tmp_path)
     assert (code, "no rank 2" in said) == (2, True)
 
 
+def test_status_knows_a_job_of_many_hours(lab, capsys, tmp_path):
+    lab.run()
+    members = ("mnist-worker-1.u1:0", "mnist-worker-0.u0:0")
+    log, worker = tmp_path / "launcher.log", tmp_path / "worker.log"
+    with log.open("w") as stream:
+        PodLog(stream)(
+            [
+                recorded("job", 1000.0, "launcher", task="train"),
+                recorded("reset", 1001.0, generation=1, old_size=0, new_size=1),
+                recorded("reset", 1002.0, generation=3, old_size=1, new_size=2),
+                recorded("generation", 1002.0, generation=3, members=members, is_formed=True),
+                recorded("evaluation", 1003.0, metrics={"accuracy": 0.75}),
+                *(recorded("step", 1000.0 + 5 * n, step=n, size=2) for n in range(1, 2500)),
+            ]
+        )
+    lab.server.log_files["default", "mnist-launcher-abcde"] = log
+    worker.write_text("rank 0 is here\n")
+    lab.server.log_files["default", "mnist-worker-1"] = worker
+
+    printed = edl(capsys, "status", "mnist")[1]
+
+    assert "metrics    accuracy 0.75" in printed
+    assert "ring       2 ranks, generation 3, 1 reset" in printed
+    assert edl(capsys, "logs", "mnist", "--rank", "0")[1] == "rank 0 is here\n"
+    told = json.loads(edl(capsys, "events", "mnist", "-o", "json")[1])
+    assert {event["kind"] for event in told} == {"step"}
+
+
+def test_status_knows_the_task_of_a_job_whose_log_began_before_its_last_lines(
+    lab, capsys, tmp_path
+):
+    lab.run()
+    log = tmp_path / "launcher.log"
+    log.write_text(line_of(recorded("step", 3.0, step=50, total_steps=200, size=2)))
+    lab.server.log_files["default", "mnist-launcher-abcde"] = log
+
+    assert "step       50 of 200" in edl(capsys, "status", "mnist")[1]
+    with Client() as client:
+        assert client.source("mnist").snapshot().state.task == "train"
+
+
 def test_report_and_table_of_events_come_from_the_launchers_log(lab, capsys, tmp_path):
     lab.run()
     log = tmp_path / "launcher.log"

@@ -30,8 +30,12 @@ def spent(cause, seconds_per_minute):
 
 
 STEPS = series('edl_steps_done{job_name="j"}', f"0+9x{MINUTES}")
+RECORDS = series('edl_records_done{job_name="j"}', f"0+99x{MINUTES}")
 STUCK = series('edl_steps_done{job_name="j"}', f"9x{MINUTES}")
-WELL = [state("running", True), STEPS, spent("computing", 110), spent("input", 10)]
+STUCK_RECORDS = series('edl_records_done{job_name="j"}', f"99x{MINUTES}")
+UP, DOWN = (series('edl_up{job_name="j"}', f"{is_up}x{MINUTES}") for is_up in (1, 0))
+RUNNING = [UP, state("running", True)]
+WELL = [*RUNNING, STEPS, RECORDS, spent("computing", 110), spent("input", 10)]
 
 
 @pytest.mark.parametrize(
@@ -41,8 +45,12 @@ WELL = [state("running", True), STEPS, spent("computing", 110), spent("input", 1
         ([state("failed", True)], {"EdlJobFailed"}),
         ([state("lost", True), state("running", False)], {"EdlJobFailed"}),
         ([state("waiting", True)], {"EdlJobWaits"}),
-        ([state("running", True), STUCK], {"EdlJobStalls"}),
-        ([state("finished", True), state("running", False), STUCK], set()),
+        ([*RUNNING, STUCK, STUCK_RECORDS], {"EdlJobStalls"}),
+        # Another task than training, which has no steps.
+        ([*RUNNING, STUCK, RECORDS], set()),
+        # What the last answer of a cluster said does not change.
+        ([DOWN, state("running", True), STUCK, STUCK_RECORDS], {"EdlJobIsUnknown"}),
+        ([UP, state("finished", True), state("running", False), STUCK, STUCK_RECORDS], set()),
         ([spent("computing", 85), spent("input", 35)], {"EdlInputIsSlow", "EdlGoodputIsLow"}),
         (
             [spent("exchange", 30), spent("computing", 60), spent("building", 30)],

@@ -82,6 +82,11 @@ def own_loss(function):
     return make
 
 
+def regularized():
+    """A mask, and a mean over the examples that a layer adds."""
+    return compiled("sparse_categorical_crossentropy", mask_zero=True, activity_regularizer="l2")
+
+
 def two_masks():
     """Two losses with other masks, and one of all examples."""
     ids, hidden, tags = tagger()
@@ -96,6 +101,7 @@ def two_masks():
 
 MODELS = {
     "masked": masked,
+    "regularized": regularized,
     "ignoring": ignoring,
     "ignoring_masked": ignoring_masked,
     "weighted": weighted,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from edl_horovod.cli.arguments import VerbParser, fact_lines, print_result, table
+from edl_horovod.cli.arguments import VerbParser, fact_lines, print_lines, print_result, table
 from edl_horovod.displays import event_table
 from edl_horovod.displays.page import address, comparison
 from edl_horovod.displays.page.comparison import ComparedJob
@@ -27,6 +27,7 @@ from edl_horovod.displays.text import (
     goodput_text,
     job_facts,
     job_table,
+    printable,
     resets_table,
     stops_table,
 )
@@ -100,7 +101,8 @@ class StatusDisplay:
 
     def __call__(self, status: JobStatus) -> None:
         """Show the job as it is now."""
-        line = "".join([f"{self._job}: {status}", *(f"\n  {why}" for why in status.waits_for)])
+        reasons = "".join(f"\n  {printable(reason)}" for reason in status.waits_for)
+        line = f"{self._job}: {printable(str(status))}{reasons}"
         if line != self._last:
             if self._first and not self._last:
                 print(self._first, file=sys.stderr)
@@ -132,7 +134,7 @@ def run_status(verb: str, summary: str, argv: Sequence[str]) -> int:
     if flags.format == "json":
         print(json_text.dumps(as_json(status.progress, status.details), indent=2))
     else:
-        print("\n".join(_status_lines(status, now=time.time())))
+        print_lines(_status_lines(status, now=time.time()))
     return 0
 
 
@@ -209,11 +211,11 @@ def run_events(verb: str, summary: str, argv: Sequence[str]) -> int:
         if flags.follow:
             for line in lines:
                 fields = json_text.dumps(dataclasses.asdict(line))
-                print(fields if is_json else "  ".join(_event_row(line)), flush=True)
+                print_lines([fields if is_json else "  ".join(_event_row(line))])
         elif is_json:
             print(json_text.dumps([dataclasses.asdict(line) for line in lines], indent=2))
         else:
-            print("\n".join(table(_EVENT_HEADER, [_event_row(line) for line in lines])))
+            print_lines(table(_EVENT_HEADER, [_event_row(line) for line in lines]))
     return 0
 
 
@@ -238,10 +240,10 @@ def run_report(verb: str, summary: str, argv: Sequence[str]) -> int:
         fields = comparison.as_json(jobs)
         print(json_text.dumps(fields[0] if is_one else fields, indent=2))
     elif is_one:
-        print("\n".join(_report_lines(jobs[0])))
+        print_lines(_report_lines(jobs[0], now=time.time()))
     else:
         compared = comparison.comparison_table(jobs)
-        print("\n".join(table(compared.header, compared.rows)))
+        print_lines(table(compared.header, compared.rows))
     return 0
 
 
@@ -366,14 +368,20 @@ def _write_page(file: Path, client: Client, jobs: Sequence[ComparedJob]) -> None
         ) from error
 
 
-def _report_lines(job: ComparedJob) -> list[str]:
+def _report_lines(job: ComparedJob, *, now: float) -> list[str]:
     account, stops = job.progress.account, job.progress.stops
-    if not (goodput := goodput_text(account)):
-        return ["The job's ranks have not written an account of their time yet."]
-    lines = fact_lines({"goodput": f"{goodput} went into steps that count"})
-    sentences = [*cost_sentences(account), *([] if job.slowest is None else [str(job.slowest)])]
+    goodput, tables = goodput_text(account), [resets_table(job.resets), stops_table(stops)]
+    facts = {"state": job_facts(job.progress, job.details, now=now)["state"]}
+    if goodput:
+        facts["goodput"] = f"{goodput} went into steps that count"
+        tables = [*account_tables(account), *tables]
+        sentences = cost_sentences(job.progress)
+    else:
+        sentences = ["No rank of the job has written an account of its time."]
+    sentences += [] if job.slowest is None else [str(job.slowest)]
+    lines = fact_lines(facts)
     lines += ["", *sentences] if sentences else []
-    for part in (*account_tables(account), resets_table(job.resets), stops_table(stops)):
+    for part in tables:
         lines += ["", *table(part.header, part.rows)] if part.rows else []
     return lines
 
@@ -395,7 +403,7 @@ def _print_rows(rows: Sequence[JobRow], *, is_json: bool) -> None:
         )
         for row in rows
     ]
-    print("\n".join(table(_LIST_HEADER, cells)))
+    print_lines(table(_LIST_HEADER, cells))
 
 
 def _event_row(line: EventLine) -> tuple[str, ...]:

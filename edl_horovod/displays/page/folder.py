@@ -1,21 +1,26 @@
 """The jobs below a folder and in clusters, those that ended included, as one page lists them."""
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from edl_horovod.displays.page.rendering import View, clock, quoted, section
-from edl_horovod.displays.page.snapshot import JobSnapshot, Source
-from edl_horovod.displays.text import ago, goodput_text, metrics_text
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.displays.page.comparison import settings_table, shown_settings
+from edl_horovod.displays.page.rendering import View, chart_of, quoted, section
+from edl_horovod.displays.page.snapshot import DirectorySource, JobSnapshot, Source, few
+from edl_horovod.displays.text import ago, clock, goodput_text, metrics_text
 from edl_horovod.errors import EdlError
 
 FIND_SECONDS = 5.0
 """Time between two searches for jobs, and between two lists of those that are elsewhere."""
 _LOOK_SECONDS = 1.0
 """How long a look may read jobs that were not read before; the next one goes on."""
+MAX_COMPARED = 50
+"""Most jobs that are compared on their list."""
 _HEADER = ("job", "state", "ranks", "done", "loss", "metrics", "goodput", "began", "age")
 
 
@@ -28,6 +33,11 @@ class JobList:
     jobs: tuple[tuple[str, JobSnapshot | None], ...] = ()
     """Paths and states; None for a job that was not read yet."""
     problem: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The names of the jobs on their own pages, by their paths; only of jobs of a folder."""
+
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The settings of the jobs that are compared, by path and key."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,7 @@ class Folder:
         self,
         name: str,
         find: Callable[[], Iterable[str]],
-        open_source: Callable[[str], Source],
+        open_source: Callable[[str], DirectorySource],
         elsewhere: Mapping[str, ListJobs] | None = None,
     ) -> None:
         """Search for nothing yet.
@@ -67,8 +77,10 @@ class Folder:
         self.name = name
         self._find, self._open, self._list_elsewhere = find, open_source, elsewhere or {}
         self._lock = threading.Lock()
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, DirectorySource] = {}
         self._last: dict[str, JobSnapshot] = {}
+        self._settings: dict[str, tuple[JobConfig, dict[str, str]]] = {}
+        """Those of the jobs that are compared, as they are and as they are shown."""
         self._searched: float | None = None
         self._listed = {kind: dict[str, ListedJob]() for kind in self._list_elsewhere}
         """The jobs elsewhere by kind of place and path; threads only replace its values."""
@@ -106,12 +118,20 @@ class Folder:
                 problem = str(error)
             sources = dict(self._sources)
             last = dict(self._last)
+        are_compared, shown = _are_compared(sources), dict[str, tuple[JobConfig, dict[str, str]]]()
         for path, source in sources.items():
             if path in last or time.monotonic() - now < _LOOK_SECONDS:
-                last[path] = source.snapshot()  # Without the lock, which the page of a job takes.
+                last[path] = source.overview()  # Without the lock, which the page of a job takes.
+                if are_compared:
+                    with contextlib.suppress(EdlError, OSError):  # The list says why.
+                        shown[path] = self._settings_of(path, source)
+        self._settings = shown
         with self._lock:
             self._last = last
-        return JobList(time.time(), tuple((path, last.get(path)) for path in sources), problem)
+        jobs = tuple((path, last.get(path)) for path in sources)
+        names = {path: source.name for path, source in sources.items()}
+        settings = {path: of_job for path, (_, of_job) in shown.items()}
+        return JobList(time.time(), jobs, problem, names, settings)
 
     def elsewhere(self, kind: str) -> JobList:
         """List the jobs of a kind of place; one that refuses has its last list, and the reason.
@@ -128,6 +148,12 @@ class Folder:
         jobs = ((path, job.snapshot) for path, job in self._listed[kind].items())
         return JobList(time.time(), tuple(jobs), problem)
 
+    def _settings_of(self, path: str, source: DirectorySource) -> tuple[JobConfig, dict[str, str]]:
+        config, last = source.config(), self._settings.get(path)
+        if last is not None and last[0] is config:
+            return last
+        return config, shown_settings(config)
+
     def _search_if_due(self) -> None:
         if self._searched is not None and time.monotonic() - self._searched < FIND_SECONDS:
             return
@@ -137,14 +163,29 @@ class Folder:
         self._searched = time.monotonic()
 
 
+def _are_compared(paths: Iterable[str]) -> bool:
+    """Whether these are the jobs of one folder, as those of a sweep, and not too many."""
+    folders = [os.path.dirname(path) for path in paths]
+    return 1 < len(folders) <= MAX_COMPARED and len(set(folders)) == 1
+
+
 def list_view(name: str, *lists: JobList, now: float) -> View:
     """The page of a folder's jobs, the newest first; `now` is in seconds since the epoch."""
     jobs = sorted((job for jobs in lists for job in jobs.jobs), key=_newest_first)
     rows = [_row(path, snapshot, now) for path, snapshot in jobs]
+    settings = {path: of_job for it in lists for path, of_job in it.settings.items()}
+    curves = [
+        (path, few(snapshot.loss))
+        for path, snapshot in jobs
+        if snapshot is not None and path in settings
+    ]
+    chart = chart_of("loss over steps", curves)
     sections = {
         "head": section("head", f"Jobs below {name}"),
         "problem": section("problem", " ".join(jobs.problem for jobs in lists).strip()),
         "jobs": section("jobs", _HEADER, rows),
+        "settings": section("table", settings_table(settings)),
+        "charts": section("charts", [] if chart is None else [chart]),
     }
     return View(f"jobs - {name}", sections)
 

@@ -26,23 +26,41 @@ STATES = ("starting", "waiting", "running", "suspended", "finished", "failed", "
 """Those of `edl_job_state`; a launch target's own states are `unknown`, but for these."""
 
 
-def exposition(name: str, snapshot: JobSnapshot) -> bytes:
-    """The metrics of a job at one moment.
+def exposition(snapshots: Mapping[str, JobSnapshot]) -> bytes:
+    """The metrics of jobs at one moment.
 
     Args:
-        name: The job, as the label `job_name`.
-        snapshot: Its state; without one only `edl_up` is there.
+        snapshots: The state of each job by its name, which is the label `job_name`; without a
+            state only `edl_up` is there.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Snapshot(name, snapshot))
+    registry.register(_Snapshots(snapshots))
     return bytes(generate_latest(registry))
 
 
 _Family = GaugeMetricFamily | CounterMetricFamily
 
 
-class _Snapshot(Collector):
-    """Gives the metrics of one snapshot to the client of Prometheus, which writes them."""
+class _Snapshots(Collector):
+    """Gives the metrics of snapshots to the client of Prometheus, which writes them."""
+
+    def __init__(self, snapshots: Mapping[str, JobSnapshot]) -> None:
+        self._snapshots = snapshots
+
+    def collect(self) -> Iterator[Metric]:
+        # The text format has each family once, with the samples of all jobs.
+        families: dict[str, Metric] = {}
+        for name, snapshot in self._snapshots.items():
+            for family in _Snapshot(name, snapshot).collect():
+                if family.name in families:
+                    families[family.name].samples += family.samples
+                else:
+                    families[family.name] = family
+        yield from families.values()
+
+
+class _Snapshot:
+    """The metrics of one snapshot."""
 
     def __init__(self, name: str, snapshot: JobSnapshot) -> None:
         self._name, self._snapshot = _readable(name), snapshot
@@ -60,14 +78,19 @@ class _Snapshot(Collector):
         yield self._gauge("steps_done", "Steps of the training that are done", state.step)
         yield self._gauge("steps", "Steps of the whole training", state.total_steps)
         yield self._gauge("records_done", "Records that are done", state.records)
+        if state.total_records:
+            yield self._gauge(
+                "records", "Records of a whole job without steps", state.total_records
+            )
         if state.loss is not None:
             yield self._gauge("loss", "Loss of the last reported step", state.loss)
-        if state.records_per_second is not None:
+        is_over = self._snapshot.is_over
+        if state.records_per_second is not None and not is_over:
             text = "Records per second between the last two reports"
             yield self._gauge("records_per_second", text, state.records_per_second)
-        if state.seconds_left is not None:
+        if state.seconds_left is not None and not is_over:
             yield self._gauge("left_seconds", "Estimated time to the end", state.seconds_left)
-        yield self._gauge("ring_ranks", "Ranks in the ring", state.size)
+        yield self._gauge("ring_ranks", "Ranks in the ring", 0 if is_over else state.size)
         yield self._gauge("ring_generation", "Number of the ring", state.generation)
         yield self._gauge("spare_workers", "Warm workers outside of the ring", len(state.spares))
         resets = CounterMetricFamily("edl_resets", "Changes of the ring", labels=["job_name"])

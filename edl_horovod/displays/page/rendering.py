@@ -4,7 +4,6 @@ import base64
 import functools
 import hashlib
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -153,11 +152,6 @@ def settings_view(name: str, config: JobConfig) -> View:
 def quoted(path: str) -> str:
     """A path in a URL."""
     return quote(path, errors="backslashreplace")
-
-
-def clock(seconds: float) -> str:
-    """A time, in seconds since the epoch, as a clock here shows it."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _setting_rows(config: JobConfig) -> Iterator[tuple[str, str, str, str]]:

@@ -9,7 +9,6 @@ from edl_horovod.displays.page.rendering import (
     View,
     chart_of,
     charts_of,
-    clock,
     offline_page,
     quoted,
     section,
@@ -18,11 +17,14 @@ from edl_horovod.displays.page.snapshot import History, JobSnapshot, Process
 from edl_horovod.displays.text import (
     JobTable,
     account_tables,
+    clock,
     cost_sentences,
     job_facts,
     job_table,
     resets_table,
     stops_table,
+    time_header,
+    zone,
 )
 from edl_horovod.job.account import CAUSES, LOST, Account
 from edl_horovod.job.events import CheckpointEvent, Recorded
@@ -103,7 +105,7 @@ def live_view(name: str, snapshot: JobSnapshot, *, now: float, bars: str = "") -
     targets = [(process, f"logs/{quoted(process)}") for process in snapshot.logs]
     sections |= {
         "logs": section("links", "Logs", targets),
-        "as-of": section("as_of", clock(snapshot.time)),
+        "as-of": section("as_of", f"{clock(snapshot.time)} {zone()}"),
     }
     return View(f"{_state_of(snapshot)} - {name}", sections, snapshot.http_status)
 
@@ -116,14 +118,14 @@ def _sections(
     checkpoints = [_checkpoint_row(time, event) for time, event in snapshot.checkpoints]
     events = [(clock(when), words) for when, words in reversed(snapshot.notable)]
     slowest = [] if snapshot.slowest is None else [str(snapshot.slowest)]
-    sentences = [*cost_sentences(state.account), *slowest]
+    sentences = [*cost_sentences(state), *slowest]
     waits = () if details is None else details.other_waits
     tables = {
         "workers": job_table(state, details, now=now),
         "ranks": account_tables(state.account)[1],
         "stops": stops_table(state.stops),
         "resets": resets_table(snapshot.resets),
-        "checkpoints": JobTable("Checkpoints", _CHECKPOINT_HEADER, checkpoints),
+        "checkpoints": JobTable("Checkpoints", (time_header(), *_CHECKPOINT_HEADER), checkpoints),
     }
     return {
         "head": section("head", name, _state_of(snapshot)),
@@ -182,7 +184,7 @@ def _lanes(processes: Sequence[Process], *, is_live: bool) -> tuple[Any, ...]:
 def _lane_title(process: Process) -> str:
     last = process.last
     now = last.doing or process.end or "ended"
-    return f"{last.worker}, pid {last.pid}, {last.until - last.began:,.1f} s, {now}"
+    return f"{last.worker}, pid {last.pid}, {last.age:,.1f} s, {now}"
 
 
 def _parts(process: Process, began: float, span: float, *, max_parts: int) -> Iterator[_Part]:
@@ -210,7 +212,7 @@ def _parts(process: Process, began: float, span: float, *, max_parts: int) -> It
         since, before = until, dict(moment.seconds)
 
 
-_CHECKPOINT_HEADER = ("TIME", "STATE", "STEP", "SECONDS", "SIZE", "NOTE")
+_CHECKPOINT_HEADER = ("STATE", "STEP", "SECONDS", "SIZE", "NOTE")
 
 
 def _checkpoint_row(time: float, event: CheckpointEvent) -> tuple[str, ...]:

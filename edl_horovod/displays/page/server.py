@@ -26,7 +26,13 @@ from edl_horovod.displays.page.rendering import (
     settings_view,
     shipped,
 )
-from edl_horovod.displays.page.snapshot import NOT_FOUND, UNAVAILABLE, JobSnapshot, Source
+from edl_horovod.displays.page.snapshot import (
+    NOT_FOUND,
+    PAGE_SECONDS,
+    UNAVAILABLE,
+    JobSnapshot,
+    Source,
+)
 from edl_horovod.displays.text import as_json
 from edl_horovod.errors import EdlError, MissingDependency, how_to_install
 from edl_horovod.files import json_text
@@ -206,7 +212,8 @@ class Pages:
         """The paths; all but those of assets are below each job's own."""
         of_jobs = "/job/{job:path}" if self._folder is not None else ""
         routes = [Route("/assets/{name:path}", _asset)]
-        routes += [Route("/", self._list_page)] if self._folder is not None else []
+        if self._folder is not None:
+            routes += [Route("/", self._list_page), Route("/metrics", self._metrics_of_all)]
         return [
             *routes,
             Route(f"{of_jobs}/logs/{{process}}", self._log_page),
@@ -221,6 +228,7 @@ class Pages:
         shown = self._folder
 
         async def view() -> View:
+            self._close_unread()
             looks = (self._list, *self._lists_elsewhere)
             lists = await asyncio.gather(*(latest.get() for latest in looks))
             return folder.list_view(shown.name, *lists, now=time.time())
@@ -259,8 +267,19 @@ class Pages:
 
     async def _metrics(self, request: Request) -> Response:
         job = await self._job(request)
-        content = exposition(job.source.name, await job.latest.get())
+        content = exposition({job.source.name: await job.latest.get()})
         return Response(content, media_type=CONTENT_TYPE_LATEST)
+
+    async def _metrics_of_all(self, request: Request) -> Response:
+        """The metrics of the jobs below a folder; lists of jobs elsewhere tell too little."""
+        self._close_unread()
+        jobs = await self._list.get()
+        snapshots = {
+            jobs.names[path]: replace(snapshot, problem=snapshot.problem or jobs.problem)
+            for path, snapshot in jobs.jobs
+            if snapshot is not None
+        }
+        return Response(exposition(snapshots), media_type=CONTENT_TYPE_LATEST)
 
     async def _page(
         self,
@@ -307,7 +326,14 @@ class Pages:
                 self._jobs.setdefault(path, _Job(source))
         if path not in self._jobs:
             raise HTTPException(NOT_FOUND, "There is no such job.")
-        return self._jobs[path]
+        job = self._jobs[path]
+        job.asked_at = time.monotonic()
+        return job
+
+    def _close_unread(self) -> None:
+        """Forget the jobs of a folder whose pages are not open."""
+        since = time.monotonic() - PAGE_SECONDS
+        self._jobs = {path: job for path, job in self._jobs.items() if job.asked_at >= since}
 
     def _up(self) -> list[tuple[str, str]]:
         return [("jobs", "/")] if self._folder is not None else []
@@ -338,12 +364,15 @@ class _Job:
             _late_snapshot,
             seconds=source.look_seconds,
         )
+        self.asked_at = time.monotonic()
+        """When its page was shown last, in seconds of `time.monotonic`."""
         self._view: tuple[JobSnapshot, View] | None = None
         self._bars, self._bars_made = "", float("-inf")
         self._logs: dict[str, Latest[View]] = {}
 
     async def view(self) -> View:
         """The job's page, made once of each snapshot."""
+        self.asked_at = time.monotonic()
         snapshot = await self.latest.get()
         if self._view is None or self._view[0] is not snapshot:
             is_due = time.monotonic() - self._bars_made >= BARS_SECONDS
@@ -549,7 +578,9 @@ class _Guard:
 
     def _refusal(self, request: Request) -> Response | None:
         """The answer to who may not read, or has yet to be given the cookie."""
-        if not address.is_name_of_ours(request.headers.get("host", ""), self._host):
+        # With a token a name may be any: browsers give the cookie to the name that got it alone.
+        name = request.headers.get("host", "")
+        if not self._token and not address.is_name_of_ours(name, self._host):
             return PlainTextResponse("This is not the host that you asked for.\n", _MISDIRECTED)
         _, _, bearer = request.headers.get("authorization", "").partition("Bearer ")
         if not self._token or self._is_right(bearer or request.cookies.get(self._cookie, "")):

@@ -5,13 +5,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.displays.text import local_state, notable
-from edl_horovod.errors import ClusterError, ConfigError, ObjectNotFound
+from edl_horovod.errors import ClusterError, ConfigError, EdlError, ObjectNotFound
 from edl_horovod.job.account import Account, RankAccount
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import (
@@ -20,12 +21,15 @@ from edl_horovod.job.events import (
     EvaluationEvent,
     Recorded,
     StepEvent,
+    SummaryEvent,
     Tail,
     WorkerEvent,
+    first_line,
 )
 from edl_horovod.job.pace import Pace, Paces
 from edl_horovod.job.resets import Reset, Resets
 from edl_horovod.job.state import JobState, TargetDetails, advance
+from edl_horovod.job.stops import Stops
 
 NUM_NOTABLE = 20
 """Number of notable events that are kept."""
@@ -36,15 +40,21 @@ MAX_POINTS = 400
 _ENDED = ("finished", "failed", "suspended")
 """Those of a launch target's states in which nothing of a job runs any more."""
 NOT_FOUND, UNAVAILABLE = 404, 503
+MAX_LISTED_POINTS = 50
+"""Maximum number of points of a curve in a list of jobs, beside the last one."""
 MAX_CHECKPOINTS = 200
 """Number of checkpoints that are kept: the newest ones."""
 MAX_MOMENTS = 400
 """Number of accounts of a process that are kept; of more, every other one is removed."""
+MAX_ALL_MOMENTS = 4000
+"""Number of accounts of all processes of a job that are kept; of more, the longest row is thinned,
+and where none is long the first processes have none."""
+PAGE_SECONDS = 60.0
+"""Time after the last look for a job's page after which a job that is over is only listed."""
 MAX_METRICS = 12
 """Number of metrics whose curves are kept."""
 LOG_BYTES = 1 << 16
 """Length of the end of a log that is shown."""
-_BEGINNING_BYTES = 4096
 
 
 class Process(NamedTuple):
@@ -94,12 +104,32 @@ class JobSnapshot:
     """The reason why no state, or no newer state, is known."""
     http_status: int = 200
 
+    def listed(self) -> "JobSnapshot":
+        """The same with only what a list of jobs and the metrics show."""
+        state = None if self.state is None else replace(self.state, stops=Stops(), workers={})
+        return JobSnapshot(
+            time=self.time,
+            state=state,
+            details=self.details,
+            loss=few(self.loss),
+            began=self.began,
+            ended=self.ended,
+            problem=self.problem,
+            http_status=self.http_status,
+        )
+
     @property
     def is_over(self) -> bool:
         """Whether nothing of the job runs any more."""
         # The last launcher may have ended without an event.
         has_ended = self.details is not None and self.details.state in _ENDED
         return has_ended or (self.state is not None and self.state.is_over)
+
+
+def few(points: tuple[Point, ...]) -> tuple[Point, ...]:
+    """The points that a list of jobs shows of a curve."""
+    stride = -(-(len(points) - 1) // MAX_LISTED_POINTS) or 1
+    return (*points[:-1:stride], *points[-1:]) if points else ()
 
 
 class Series:
@@ -161,6 +191,7 @@ class History:
         self._metrics: dict[str, Series] = {}
         self._paces = Paces()
         self._moments: dict[tuple[str, int, float], list[RankAccount]] = {}
+        self._num_moments = 0
         self._ends: dict[tuple[str, int, float], str] = {}
         self._resets = Resets()
         self._checkpoints: deque[tuple[float, CheckpointEvent]] = deque(maxlen=MAX_CHECKPOINTS)
@@ -178,7 +209,7 @@ class History:
                 self._add_metrics(event)
             case AccountEvent():
                 self._add_moment(state.account, (source, event.pid, event.began))
-            case WorkerEvent(state="left" | "lost" | "failed" | "hung"):
+            case WorkerEvent(state="left" | "lost" | "returned" | "failed" | "hung"):
                 self._add_end(state.account, event)
             case CheckpointEvent():
                 self._checkpoints.append((time, event))
@@ -187,7 +218,8 @@ class History:
         if text := notable(event):
             self.notable.append((time, text))
         self.state = state
-        if not isinstance(event, AccountEvent):  # A rank that hangs writes them, too.
+        # A rank that hangs writes accounts, too, and the launcher summaries when it reads them.
+        if not isinstance(event, AccountEvent | SummaryEvent):
             self.last_time = time
         self._began = time if self._began is None else self._began
         self.is_ours = self.is_ours or source == "launcher"
@@ -210,7 +242,7 @@ class History:
             processes=tuple(self._processes(state.account)),
             slowest=self._paces.slowest,
             # The first ring of a job is no reset for people.
-            resets=tuple(reset for reset in self._resets.newest if reset.event.old_size),
+            resets=tuple(reset for reset in self._resets.newest if not reset.is_first),
             checkpoints=tuple(self._checkpoints),
             notable=tuple(self.notable),
             began=self._began,
@@ -236,15 +268,29 @@ class History:
             return
         moments = self._moments.setdefault(process, [])
         moments.append(newest)
+        self._num_moments += 1
         if len(moments) > MAX_MOMENTS:
-            del moments[1::2]
+            self._thin(process)
+        elif self._num_moments > MAX_ALL_MOMENTS:
+            self._thin(max(self._moments, key=lambda it: len(self._moments[it])))
+
+    def _thin(self, process: tuple[str, int, float]) -> None:
+        """Remove every other account of a process but its ends, or else all of the first one."""
+        moments = self._moments[process]
+        before = len(moments)
+        del moments[1:-1:2]
+        self._num_moments -= before - len(moments)
+        if before == len(moments):
+            self._num_moments -= len(self._moments.pop(next(iter(self._moments))))
 
     def _add_end(self, account: Account, event: WorkerEvent) -> None:
         newest = next((it for it in reversed(account.ranks) if it.worker == event.worker), None)
         if newest is None:
             return
+        if event.state == "returned":
+            self._ends.pop(newest.process, None)
         # A connection is missed first; what its process' end was is known a little later.
-        if newest.process not in self._ends or ": " not in self._ends[newest.process]:
+        elif newest.process not in self._ends or ": " not in self._ends[newest.process]:
             cause = event.message.partition(". ")[0]
             self._ends[newest.process] = f"{event.state}: {cause}" if cause else event.state
 
@@ -282,24 +328,44 @@ class DirectorySource:
         self.name = str(job_dir)
         self._job_dir = job_dir
         self._path = job_dir.events
-        self._beginning = b""
-        self._tail = Tail(self._path)
-        self._history = History()
         self._lock = threading.Lock()
+        self._shown_at = float("-inf")
+        """When a whole snapshot was taken, in seconds of `time.monotonic`."""
+        self._forget()
         self._last: tuple[object, JobSnapshot] | None = None
+        self._config: tuple[object, JobConfig] | None = None
 
     def snapshot(self) -> JobSnapshot:
         """Take a snapshot of the job; nothing is read while no file has changed."""
+        return self._look(is_whole=True)
+
+    def overview(self) -> JobSnapshot:
+        """Take one for a list of jobs, which may have no more than `JobSnapshot.listed`.
+
+        All else is forgotten of a job that is over, until its page is shown, or a file changes.
+        """
+        return self._look(is_whole=False)
+
+    def _look(self, *, is_whole: bool) -> JobSnapshot:
+        now = time.monotonic()
         try:
             with self._lock:
+                if is_whole:
+                    self._shown_at = now
                 is_running = self._job_dir.is_running()
                 job_dir = self._job_dir
                 files = (self._path, job_dir.config, job_dir.result, job_dir.logs)
                 version = (is_running, *map(_version, files))
-                if self._last is None or self._last[0] != version:
+                is_missing = is_whole and self._is_forgotten
+                if self._last is None or self._last[0] != version or is_missing:
                     self._last = version, self._take(is_running=is_running)
                 last = self._last[1]
-                if not self._history.is_ours:  # It says how old the last event is.
+                if last.is_over:
+                    if not self._is_forgotten and now - self._shown_at >= PAGE_SECONDS:
+                        last = last.listed()
+                        self._last = version, last
+                        self._forget()
+                elif not self._history.is_ours:  # It says how old the last event is.
                     self._last = None
         except ConfigError as error:
             return JobSnapshot(time=time.time(), problem=str(error), http_status=NOT_FOUND)
@@ -309,8 +375,11 @@ class DirectorySource:
         return replace(last, time=time.time())
 
     def config(self) -> JobConfig:
-        """Read the settings in the directory."""
-        return self._job_dir.read_config()
+        """The settings in the directory, which are read again if they have changed."""
+        version, last = _version(self._job_dir.config), self._config
+        if last is None or last[0] != version:
+            last = self._config = version, self._job_dir.read_config()
+        return last[1]
 
     def log(self, process: str) -> str:
         """Read the end of a log."""
@@ -318,6 +387,10 @@ class DirectorySource:
             size = stream.seek(0, os.SEEK_END)
             stream.seek(max(0, size - LOG_BYTES))
             return stream.read(LOG_BYTES).decode(errors="replace")
+
+    def _forget(self) -> None:
+        self._tail, self._history = Tail(self._path), History()
+        self._beginning, self._is_forgotten = b"", True
 
     def _take(self, *, is_running: bool) -> JobSnapshot:
         self._read()
@@ -335,21 +408,13 @@ class DirectorySource:
 
     def _read(self) -> None:
         """Read new events; start from the beginning if the directory has a new job."""
-        beginning = self._first_line()
+        beginning = first_line(self._path)
         if beginning != self._beginning:
-            self._tail, self._history = Tail(self._path), History()
+            self._forget()
             self._beginning = beginning
         for recorded in self._tail.new_events():
             self._history.add(recorded)
-
-    def _first_line(self) -> bytes:
-        """The first line of the file, cut after some bytes; empty until it is complete."""
-        try:
-            with self._path.open("rb") as stream:
-                line = stream.readline(_BEGINNING_BYTES)
-        except (FileNotFoundError, NotADirectoryError):
-            return b""
-        return line if line.endswith(b"\n") or len(line) == _BEGINNING_BYTES else b""
+        self._is_forgotten = False
 
 
 def _version(file: Path) -> tuple[int, ...]:
@@ -393,7 +458,12 @@ class DetachedSource:
             details = self._details()
             state = self._last.state or JobState()
             self._last = replace(self._last, time=time.time(), state=state, details=details)
-            self._last = _detached_snapshot(self._events(), details)
+            history = History()
+            for recorded in self._events():
+                history.add(recorded)
+            state = with_task(history.state, self._config)
+            logs = tuple(row[0] for row in details.rows)
+            self._last = replace(history.snapshot(state, details), logs=logs)
         except ObjectNotFound as error:
             self._last = JobSnapshot(time=time.time(), problem=str(error), http_status=NOT_FOUND)
         except ClusterError as error:
@@ -409,9 +479,15 @@ class DetachedSource:
         return "\n".join(self._log(process))[-LOG_BYTES:]
 
 
-def _detached_snapshot(events: Iterable[Recorded], details: TargetDetails) -> JobSnapshot:
-    history = History()
-    for recorded in events:
-        history.add(recorded)
-    logs = tuple(row[0] for row in details.rows)
-    return replace(history.snapshot(history.state, details), logs=logs)
+def with_task(state: JobState, config: Callable[[], JobConfig]) -> JobState:
+    """The state with the task of the settings, if only later events than the first were read.
+
+    Args:
+        state: The state from the job's events.
+        config: Reads the job's settings.
+    """
+    if state.task or state == JobState():  # Without an event, the job has not started.
+        return state
+    with suppress(EdlError):  # All else can be shown without the settings.
+        return replace(state, task=config().task)
+    return state

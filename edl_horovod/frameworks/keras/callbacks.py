@@ -241,6 +241,7 @@ def _require_usable(callback: Any) -> None:
             hint="Derive it from keras.callbacks.Callback.",
         )
     is_built_in = type(callback).__module__.startswith("keras.")
+    is_built_in &= type(callback) is not keras.callbacks.LambdaCallback
     problem, hint = "", ""
     if isinstance(callback, keras.callbacks.BackupAndRestore):
         problem, hint = _KEEPS_WEIGHTS, "Remove it and set checkpoint.* and resume=auto."

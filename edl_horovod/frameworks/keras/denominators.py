@@ -68,11 +68,15 @@ class Reductions:
         """
         self._count, self._over_ring = tf.cast(count, tf.float32), over_ring
         self._terms: dict[Any, _Term] = {}
+        self._is_mixed = False
 
     @property
     def num_divisors(self) -> int:
-        """The number of different divisors, including the number of examples."""
-        return len({term.source for term in self._terms.values()})
+        """The number of different divisors, including the number of examples.
+
+        It is known when the loss was given to `ring_mean`.
+        """
+        return max(len({term.source for term in self._terms.values()}), 1 + self._is_mixed)
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:
@@ -116,7 +120,11 @@ class Reductions:
         if self._over_ring is not None or not isinstance(getattr(loss, "graph", None), tf.Graph):
             return by_examples
         terms = self._terms_in(loss, outputs)
-        if len({term.source for term in terms}) != 1 or terms[0].source is None:
+        sources = {term.source for term in terms}
+        # Means of Keras' losses by a mask or weights, beside means by the examples.
+        recorded = {term.source for term in self._terms.values()} - {None}
+        self._is_mixed = len(sources) > 1 and bool(sources & recorded)
+        if len(sources) != 1 or terms[0].source is None:
             return by_examples
         weight = tf.cast(terms[0].divisor, loss.dtype)
         if not any(term.may_be_nan for term in terms):

@@ -7,12 +7,71 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+from keras.src.random.seed_generator import global_seed_generator
 from numpy.typing import NDArray
 
+from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.metrics import zeros_of
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
+
+
+class Scope(keras.StatelessScope):  # type: ignore[misc]  # Its types are not seen by mypy.
+    """Holds the values that variables would get, and knows which variables these are."""
+
+    def __init__(self, mapping: Iterable[tuple[keras.Variable, Any]]) -> None:
+        """Start with the values of some variables."""
+        mapping = list(mapping)
+        super().__init__(state_mapping=mapping, collect_losses=True)
+        self._begun_with = {id(variable) for variable, _ in mapping}
+        self._updated: dict[int, keras.Variable] = {}
+
+    def add_update(self, update: tuple[keras.Variable, Any]) -> None:
+        """Hold a new value."""
+        self._updated[id(update[0])] = update[0]
+        super().add_update(update)
+
+    def require_usable(self, model: keras.Model, label: str) -> None:
+        """Refuse updates that a step of a ring would lose.
+
+        Args:
+            model: The model, whose forward pass and loss were computed in this scope.
+            label: The spec.
+
+        Raises:
+            UserCodeError: They assigned variables that the optimizer changes, too, or that neither
+                the model nor its metrics have.
+        """
+        trainable = {id(variable) for variable in model.trainable_variables}
+        if assigned := [v.path for key, v in self._updated.items() if key in trainable]:
+            raise UserCodeError(
+                f"The forward pass of the model of {label} assigns variables that are trained.",
+                received=", ".join(assigned),
+                hint="A ring updates variables after all ranks have computed their gradients. Keep"
+                " what a pass assigns in variables with trainable=False, and compute what it uses"
+                " without assigning it. SpectralNormalization of Keras assigns its layer's kernel"
+                " in training.",
+            )
+        known = self._begun_with | {id(v) for metric in model.metrics for v in metric.variables}
+        if foreign := [v.path for key, v in self._updated.items() if key not in known]:
+            raise UserCodeError(
+                f"The forward pass or the loss of {label} assigns variables that the model does not"
+                " have, so the ranks of a ring would not keep them.",
+                received=", ".join(foreign),
+                hint="Make them attributes of the model: self.add_weight(trainable=False),"
+                " self.seed_generator = keras.random.SeedGenerator(seed), or a metric.",
+            )
+
+
+def state_variables(model: keras.Model) -> list[keras.Variable]:
+    """The variables that a forward pass may assign.
+
+    Those of the model that are not trained, and the state of the generator that `keras.random`
+    uses where a layer has none of its own.
+    """
+    return [*model.non_trainable_variables, global_seed_generator().state]
 
 
 @contextlib.contextmanager
@@ -21,7 +80,7 @@ def without_effects(
     *,
     non_trainable: Sequence[tf.Tensor] | None = None,
     metrics: Iterable[keras.metrics.Metric] = (),
-) -> Iterator[keras.StatelessScope]:
+) -> Iterator[Scope]:
     """Keep the model's variables unchanged; the scope holds the values that they would get.
 
     `Model.stateless_call` only wraps the layer's `call`, without the additions of `__call__`
@@ -30,16 +89,16 @@ def without_effects(
 
     Args:
         model: The built model.
-        non_trainable: Values to use for the non-trainable variables; None for their current values.
+        non_trainable: Values to use for the `state_variables`; None for their current values.
         metrics: Built metrics whose variables are 0 at the start of the scope.
     """
-    variables = model.non_trainable_variables
+    variables = state_variables(model)
     values = [variable.value for variable in variables] if non_trainable is None else non_trainable
     mapping = [*zip(variables, values, strict=True)]
     mapping += [(variable, variable.value) for variable in model.trainable_variables]
     for metric in metrics:
         mapping += zip(metric.variables, zeros_of(metric), strict=True)
-    with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+    with Scope(mapping) as scope:
         yield scope
 
 
@@ -112,10 +171,14 @@ def repeated(batch: Any, times: int) -> Any:
 
 
 def at_least_float32(outputs: Any) -> Any:
-    """Cast a model's outputs of less than 32 bits to float32."""
+    """Cast a model's outputs of less than 32 bits to float32; they keep their masks."""
 
     def cast(value: Any) -> Any:
-        is_short = value.dtype in (tf.float16, tf.bfloat16)
-        return tf.cast(value, tf.float32) if is_short else value
+        if value.dtype not in (tf.float16, tf.bfloat16):
+            return value
+        precise = tf.cast(value, tf.float32)
+        if (mask := get_keras_mask(value)) is not None:
+            set_keras_mask(precise, mask)
+        return precise
 
     return tf.nest.map_structure(cast, outputs)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.adversarial import Attack
 from edl_horovod.frameworks.keras.denominators import OverRing
-from edl_horovod.frameworks.keras.functional import num_examples, traced
+from edl_horovod.frameworks.keras.functional import num_examples, state_variables, traced
 from edl_horovod.frameworks.keras.gradients import (
     Sum,
     add_over_parts,
@@ -68,7 +68,7 @@ class StepGraph:
         options: StepOptions,
         ring_sums: RingSums,
         rate: ScaledLearningRate | None,
-        is_waiting: tf.Variable,
+        computed_at: tf.Variable,
         attack: Attack | None = None,
         anchors: Mapping[int, tf.Variable] = MappingProxyType({}),
     ) -> None:
@@ -83,16 +83,18 @@ class StepGraph:
             options: How gradients are computed, clipped and reduced.
             ring_sums: Sums over the ring within the step's passes.
             rate: The optimizer's learning rate if it is scaled, else None.
-            is_waiting: Set to true by the step when this rank's sums are computed.
+            computed_at: Set by the step to the time at which this rank's sums are computed, in
+                seconds since the epoch.
             attack: Changes the examples first; then `element_spec` has the key of their noise.
             anchors: The weights that FedProx pulls towards, by the id of their variables; empty
                 without it.
         """
         self._objective, self._optimizer, self._options = objective, optimizer, options
-        self._ring_sums, self._rate, self._is_waiting = ring_sums, rate, is_waiting
+        self._ring_sums, self._rate, self._computed_at = ring_sums, rate, computed_at
         self._attack, self._anchors = attack, anchors
         self._trainable = list(trainable)
-        self._non_trainable = list(model.non_trainable_variables)
+        self._non_trainable = state_variables(model)
+        self._model_state = [*model.variables, *(v for m in model.metrics for v in m.variables)]
         # Set while a batch is traced: the variables that the loss depends on or that are assigned.
         self._trained: list[keras.Variable] = []
         self._is_assigned: list[bool] = []
@@ -121,6 +123,26 @@ class StepGraph:
         """The same for a rank without examples: a function of (flag, 0)."""
         for in_ring in (False, True):
             self._trace_steps(element_spec, in_ring=in_ring)
+
+    @property
+    def other_variables(self) -> dict[str, tf.Variable]:
+        """The variables that a batch's sums use besides those of the model and of the optimizer.
+
+        As a weight of a loss that a callback changes, and the state of Keras' own generator of
+        random numbers where it is drawn from. By name, in the same order on all ranks.
+        """
+        known = {id(variable.value) for variable in (*self._trainable, *self._model_state)}
+        known |= {id(variable.value) for variable in self._optimizer.variables}
+        known |= {id(variable) for variable in (self._computed_at, *self._anchors.values())}
+        for metric in self._metrics:
+            if metric.metric is not None:
+                known |= {id(variable.value) for variable in metric.metric.variables}
+        if self._attack is not None:
+            known.add(id(self._attack.noise))
+        used = [variable.value for variable in self._assigned]
+        used += [variable for part in self._parts.values() for variable in part.graph.variables]
+        others = {id(variable): variable for variable in used if id(variable) not in known}
+        return {f"other/{index}": variable for index, variable in enumerate(others.values())}
 
     @property
     def statistics(self) -> list[str]:
@@ -376,7 +398,7 @@ class StepGraph:
         with tf.control_dependencies(_flat(sums)):
             computed_at = tf.timestamp()
             if in_ring:
-                self._is_waiting.assign(True)
+                self._computed_at.assign(computed_at)
         bucket_times: dict[str, tuple[tf.Tensor, tf.Tensor]] = {}
         if in_ring:
             num_trained, reduction = len(self._trained), self._options.reduction

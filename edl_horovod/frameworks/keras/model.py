@@ -50,7 +50,8 @@ class KerasModel:
         require_keras_3(model, name)
         name_only_input(model, features)
         doing = f"Running the model of {name} on the features of create_dataset ({features})"
-        with user_code(doing, root=loaded.zoo):
+        # In a scope, as `fit` builds a model: what the call assigns has no effect.
+        with user_code(doing, root=loaded.zoo), keras.StatelessScope():
             model(random_examples(features, 1, np.random.default_rng(0)), training=False)
         self.keras = model
 

@@ -22,6 +22,7 @@ from edl_horovod.frameworks.keras.functional import (
     num_examples,
     repeated,
     some_examples,
+    state_variables,
     traced,
     without_effects,
 )
@@ -64,7 +65,7 @@ class Outcome:
     """Includes the losses that layers add."""
     metrics: list[MetricSums]
     after: list[tf.Tensor]
-    """New values of the non-trainable variables."""
+    """New values of the `state_variables`."""
     is_assigned: list[bool]
     """For each value in `after`, whether the model has assigned it."""
 
@@ -214,7 +215,6 @@ class Objective:
                 value = self._compiled.loss(examples, outputs, training=is_training)
             else:
                 value = self._create_loss(examples, outputs)
-        self.num_divisors = max(self.num_divisors, reductions.num_divisors)
         if isinstance(value, tuple | list) and len(value) == 2:
             total, weight = (self._scalar(tf.convert_to_tensor(part)) for part in value)
             if depends_on(weight, outputs):
@@ -225,8 +225,11 @@ class Objective:
                     hint="Return the sum of the losses and the sum of their weights, for instance"
                     " tf.reduce_sum(losses * mask), tf.reduce_sum(mask).",
                 )
+            self.num_divisors = max(self.num_divisors, reductions.num_divisors)
             return RingMean(total, tf.cast(weight, total.dtype))
-        return reductions.ring_mean(self._scalar(tf.convert_to_tensor(value)), outputs)
+        mean = reductions.ring_mean(self._scalar(tf.convert_to_tensor(value)), outputs)
+        self.num_divisors = max(self.num_divisors, reductions.num_divisors)
+        return mean
 
     def _create_loss(self, examples: tuple[Any, ...], outputs: Any) -> Any:
         """Call the spec's loss."""
@@ -268,11 +271,11 @@ class Objective:
 
         Args:
             examples: Features, labels, and weights if any.
-            non_trainable: Values of the non-trainable variables; None for their current values.
+            non_trainable: Values of the `state_variables`; None for their current values.
             over_ring: Sums a row over the ring, for a loss with several divisors; None on a single
                 rank.
         """
-        model, variables = self._model, self._model.non_trainable_variables
+        model, variables = self._model, state_variables(self._model)
         features, labels, weights = examples = self._with_weights(examples)
         count = tf.cast(num_examples(features), tf.float32)
         compiled_metrics = self._compiled.metrics if self._compiled is not None else ()
@@ -285,6 +288,8 @@ class Objective:
             if self._uses_model_metrics:
                 assert self._compiled is not None
                 metrics = self._compiled.measure(scope, examples, outputs, count)
+        if self._mode is Mode.TRAINING:
+            scope.require_usable(model, self._loaded.label)
         after = [scope.get_current_value(variable) for variable in variables]
         if not self._uses_model_loss:
             loss = self._loss(examples, outputs, over_ring)

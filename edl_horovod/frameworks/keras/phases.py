@@ -12,6 +12,7 @@ from edl_horovod.frameworks.keras.functional import (
     num_examples,
     repeated,
     some_examples,
+    state_variables,
     traced,
     without_effects,
 )
@@ -81,10 +82,11 @@ class PhaseObjective:
         over_ring: OverRing | None = None,
     ) -> Outcome:
         """Compute the loss of a batch without changing the model; see `Objective.of_batch`."""
-        model, variables = self._model, self._model.non_trainable_variables
+        model, variables = self._model, state_variables(self._model)
         with without_effects(model, non_trainable=non_trainable) as scope:
             before = [scope.get_current_value(variable) for variable in variables]
             loss = self._loss(examples, over_ring)
+        scope.require_usable(model, self._loaded.label)
         after = [scope.get_current_value(variable) for variable in variables]
         return Outcome(
             loss,
@@ -119,5 +121,6 @@ class PhaseObjective:
                 received={"shape": value.shape},
                 hint="Reduce the loss, for instance with keras.ops.mean.",
             )
+        mean = reductions.ring_mean(value, ())
         self.num_divisors = max(self.num_divisors, reductions.num_divisors)
-        return reductions.ring_mean(value, ())
+        return mean

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.losses.losses import LossFunctionWrapper
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
 from edl_horovod.frameworks import plain_models as parts
@@ -66,6 +67,8 @@ def loss_part(loss: Any, *, label: str) -> Part:
         loss = _keras_object(loss, keras.losses, "loss")
     if inspect.isclass(loss) and issubclass(loss, keras.losses.Loss):
         loss = loss()
+    if inspect.isfunction(loss) and loss.__module__.startswith("keras."):
+        loss = LossFunctionWrapper(loss)  # As `compile` does it: with masks, and of equal ranks.
     if isinstance(loss, keras.losses.Loss):
         loss = _mean_loss(loss, label)
     function = function_part(loss, label=label)
@@ -225,7 +228,16 @@ def _mean_loss(loss: Any, label: str) -> Part:
             received=f"a {type(loss).__name__} with reduction={loss.reduction!r}",
             hint="Keep the default of Keras, reduction='sum_over_batch_size'.",
         )
-    return lambda labels, outputs, sample_weight=None: loss(labels, outputs, sample_weight)
+
+    def mean_loss(labels: Any, outputs: Any, sample_weight: Any = None) -> Any:
+        if not tf.nest.is_nested(outputs):
+            return loss(labels, outputs, sample_weight)
+        # As `compile` takes one loss for several outputs.
+        tf.nest.assert_same_structure(labels, outputs, check_types=False)
+        pairs = zip(tf.nest.flatten(labels), tf.nest.flatten(outputs), strict=True)
+        return sum(loss(*pair, sample_weight) for pair in pairs)
+
+    return mean_loss
 
 
 def _checked_optimizer(function: Part, label: str) -> Part:

@@ -1,6 +1,7 @@
 """One Keras 3 training step on a ring: weighted, all or nothing (D6, D7, D17)."""
 
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -127,13 +128,23 @@ class KerasStep:
                 loaded, self.model.keras, part.phase, num_places=options.reduction.batch_size
             )
             optimizer = require_optimizer(part.optimizer, f"create_optimizer of {loaded.label}")
-        self.optimizer = scaling_loss(optimizer) if options.scales_loss else optimizer
+        # As `compile` does it, for a policy that the user's file sets.
+        is_float16 = self.model.keras.dtype_policy.name == "mixed_float16"
+        scales_loss = options.scales_loss or is_float16
+        self.optimizer = scaling_loss(optimizer) if scales_loss else optimizer
         self._rate: ScaledLearningRate | None = None
         if scales_learning_rate:
             self._rate = ScaledLearningRate(self.optimizer, label=loaded.label)
         self.user_callbacks = loaded.callbacks()
         self._trainable = self.shared.trainable
         self._trained = self._in_phase(self.model.keras.trainable_variables)
+        if any(getattr(variable, "overwrite_with_gradient", False) for variable in self._trained):
+            raise UserCodeError(
+                f"The model of {loaded.label} has layers of float8, whose gradients are new values:"
+                " a ring cannot add them up.",
+                hint="Train it in bfloat16 (train.precision=mixed_bfloat16), and quantize the"
+                " trained model.",
+            )
         self._reset_optimizer: Callable[[], None] | None = None
         self._build_optimizer()
         self._anchors: dict[int, tf.Variable] = {}
@@ -143,14 +154,18 @@ class KerasStep:
                 id(variable): tf.Variable(variable.value, trainable=False)
                 for variable in self._trained
             }
-        self._is_waiting = tf.Variable(False, trainable=False)
+        self._computed_at = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+        """When this rank had computed its part of the present step, in seconds since the epoch; 0
+        if it has not."""
         self._zero = tf.constant(0.0)
         self._trace()
+        self._others = self._graph.other_variables
 
     @property
     def variables(self) -> dict[str, Variable]:
-        """All variables of the model and the optimizer, in the same order on all ranks."""
+        """All variables of the training, in the same order on all ranks."""
         variables = by_name([*self.model.keras.variables, *self.optimizer.variables])
+        variables |= self._others
         return variables if self._attack is None else {**variables, "noise": self._attack.noise}
 
     @property
@@ -190,7 +205,7 @@ class KerasStep:
         flag = tf.constant(float(wants_change))
         # Outside of the graph: there, user code that hangs could run before this op, and this rank
         # would look as if it were waiting for the others.
-        self._is_waiting.assign(False)
+        self._computed_at.assign(0.0)
         if batch is None:
             with catch_failures():
                 values = self._graph.empty_steps[not is_alone](flag, self._zero).numpy().tolist()
@@ -254,7 +269,12 @@ class KerasStep:
 
     def is_waiting(self) -> bool:
         """Whether this rank has computed its part and waits for the others. Thread-safe."""
-        return bool(self._is_waiting.numpy())
+        return bool(self._computed_at.numpy())
+
+    def waited_seconds(self) -> float:
+        """How long this rank has waited for the others in a step that has just failed."""
+        computed_at = float(self._computed_at.numpy())
+        return max(0.0, time.time() - computed_at) if computed_at else 0.0
 
     def callbacks(
         self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
@@ -329,7 +349,7 @@ class KerasStep:
                 options=self._options,
                 ring_sums=self._ring_sums,
                 rate=self._rate,
-                is_waiting=self._is_waiting,
+                computed_at=self._computed_at,
                 attack=self._attack,
                 anchors=self._anchors,
             )

@@ -2,12 +2,13 @@
 
 PyTorch's own SyncBatchNorm needs torch.distributed, which this ring does not use. Here each layer
 sums one row of numbers over the ring in the forward pass and one in the backward pass; autograd
-derives the rest from the formula.
+derives the rest from the formula. `single_values` is for layers that use a rank's own examples.
 """
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-"""The layers that are replaced."""
+"""PyTorch's BatchNorm layers."""
 _NAME = "edl.batch_norm"
 
 
@@ -166,3 +167,34 @@ def with_ring_statistics(module: nn.Module, statistics: RingStatistics) -> nn.Mo
         for key, child in owner._modules.items():
             owner._modules[key] = replacement(child, f"{prefix}.{key}".removeprefix("."))
     return replacement(module, "")
+
+
+@contextlib.contextmanager
+def single_values(layers: Sequence[nn.Module]) -> Iterator[None]:
+    """Let layers train on a single value of each feature inside the context.
+
+    PyTorch refuses it, but a rank may be left with one example. A layer that follows a convolution
+    has many values of each feature even then, and computes what it computes outside the context.
+
+    Args:
+        layers: BatchNorm layers, each one of `KINDS`.
+    """
+    overridden = [vars(layer).get("forward") for layer in layers]
+    for layer in layers:
+        layer.forward = partial(_forward, layer.forward)
+    try:
+        yield
+    finally:
+        for layer, forward in zip(layers, overridden, strict=True):
+            if forward is None:
+                del layer.forward
+            else:
+                layer.forward = forward
+
+
+def _forward(forward: Callable[[torch.Tensor], torch.Tensor], input: torch.Tensor) -> torch.Tensor:
+    """Call a layer's `forward`, whose parameter has that name, with a single value twice."""
+    if input.ndim > 1 and input.numel() == input.shape[1]:
+        # The same mean and a variance of 0, as a single value has.
+        return forward(torch.cat([input, input]))[:1]
+    return forward(input)

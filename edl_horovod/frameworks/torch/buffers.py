@@ -11,6 +11,9 @@ buffers.
 """
 
 import contextlib
+import itertools
+import math
+import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +25,13 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.structures import leaves, map_batch, repeated_batch, slice_batch
+from edl_horovod.frameworks.torch.structures import (
+    describe,
+    leaves,
+    map_batch,
+    repeated_batch,
+    slice_batch,
+)
 from edl_horovod.frameworks.torch.variables import bytes_of
 from edl_horovod.frameworks.values import Batch
 
@@ -181,32 +190,48 @@ class TrackedBuffers:
                 tensor.copy_(total if buffer.is_mean else tensor.double() + total)
 
     def _find_changing(self, batch: Batch) -> list[bool]:
-        """Return for each buffer whether a pass changes it; refuse counters in plain attributes."""
+        """Return for each buffer whether a pass changes it; refuse state in plain attributes."""
         before, attributes = self.snapshot(), _attributes(self._module)
+        versions = [tensor._version for tensor, _ in before.changing]
         extra_state = _extra_state(self._module)
         with unchanged(self._module):
+            random_state = _random_state()
             self._forward(batch)
             self._require_same_extra_state(extra_state)
+            # A pass may write what a tensor already is at the start, and something else later.
             changes = [
-                buffer.tensor is not tensor or not _is_same(tensor, value)
-                for buffer, (tensor, value) in zip(self._buffers, before.changing, strict=True)
-            ]
-            attributes_after_one = _attributes(self._module)
-            if attributes_after_one == attributes:
-                return changes
-            self._forward(batch)
-            attributes_after_two = _attributes(self._module)
-        for name, value in attributes.items():
-            increment = attributes_after_one.get(name, value) - value
-            if increment and attributes_after_two.get(name) == value + 2 * increment:
-                raise UserCodeError(
-                    f"The forward pass of {self._label} counts in the attribute {name!r}, which"
-                    " is not part of the ring's state: ranks that join, and a resumed training,"
-                    " would count from the beginning.",
-                    received=f"{value}, then {value + increment} and {value + 2 * increment}",
-                    hint="Count in a buffer: self.register_buffer('num_passes', torch.zeros((),"
-                    " dtype=torch.int64)).",
+                buffer.tensor is not tensor
+                or tensor._version != version
+                or not _is_same(tensor, value)
+                for buffer, (tensor, value), version in zip(
+                    self._buffers, before.changing, versions, strict=True
                 )
+            ]
+            after_one = _attributes(self._module)
+            if not _differing(attributes, after_one):
+                return changes
+            # The same pass a second time changes only what depends on the pass before.
+            with torch.no_grad():
+                for buffer, (tensor, value) in itertools.compress(
+                    zip(self._buffers, before.changing, strict=True), changes
+                ):
+                    buffer.owner_dict[buffer.key] = tensor
+                    tensor.copy_(value)
+            _set_random_state(random_state)
+            self._forward(batch)
+            after_two = _attributes(self._module)
+        for name in _differing(after_one, after_two):
+            values = (attributes.get(name), after_one.get(name), after_two[name])
+            first, second, third = map(describe, values) if _is_tensor(values[2]) else values
+            raise UserCodeError(
+                f"The forward pass of {self._label} changes the attribute {name!r} by what it was"
+                " before. It is not part of the ring's state: ranks that join, and a resumed"
+                " training, would begin with its first value.",
+                received=f"{first}, then {second} and {third}",
+                hint="Keep it in a buffer that each pass changes:"
+                f" self.register_buffer({name.rpartition('.')[2]!r}, torch.zeros(())), with"
+                " dtype=torch.int64 for a count.",
+            )
         return changes
 
     def _require_same_extra_state(self, before: dict[str, list[Any]]) -> None:
@@ -346,12 +371,62 @@ def _numbers_of(owner: nn.Module) -> dict[str, Any]:
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """The numbers in attributes of a module and its submodules, by name."""
+    """Copies of the numbers and tensors in attributes of a module and its submodules, by name.
+
+    Those of torchmetrics are left out: they are sums for reports, which no training depends on.
+    """
     return {
-        f"{prefix}.{key}".removeprefix("."): value
+        f"{prefix}.{key}".removeprefix("."): value.detach().clone() if _is_tensor(value) else value
         for prefix, owner in module.named_modules()
-        for key, value in _numbers_of(owner).items()
+        if not any(kind.__module__.startswith("torchmetrics.") for kind in type(owner).__mro__)
+        for key, value in vars(owner).items()
+        if type(value) in (bool, int, float) or _is_tensor(value)
     }
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The names of the attributes that are new or have changed by more than rounding."""
+    return [
+        name
+        for name, value in after.items()
+        if name not in before or not _is_close(value, before[name])
+    ]
+
+
+def _is_close(value: Any, other: Any) -> bool:
+    if type(value) is not type(other):
+        return False
+    if isinstance(value, float):
+        return math.isclose(value, other, rel_tol=1e-6) or (value != value and other != other)
+    if not _is_tensor(value):
+        return bool(value == other)
+    if value.is_nested or other.is_nested:
+        return True  # A ragged tensor of a batch cannot be compared, nor kept from one to the next.
+    if value.dtype != other.dtype or value.shape != other.shape:
+        return False
+    if value.layout is not torch.strided:
+        return _is_same(value, other)
+    numbers = (_numbers(value), _numbers(other))
+    return bool(torch.allclose(*numbers, rtol=1e-4, atol=1e-6, equal_nan=True))
+
+
+def _random_state() -> tuple[Any, ...]:
+    """The states of the generators that a pass may draw from."""
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    return random.getstate(), np.random.get_state(), torch.get_rng_state(), on_gpus
+
+
+def _set_random_state(state: tuple[Any, ...]) -> None:
+    of_python, of_numpy, of_torch, on_gpus = state
+    random.setstate(of_python)
+    np.random.set_state(of_numpy)
+    torch.set_rng_state(of_torch)
+    if on_gpus is not None:
+        torch.cuda.set_rng_state_all(on_gpus)
 
 
 def _extra_state(module: nn.Module) -> dict[str, list[Any]]:

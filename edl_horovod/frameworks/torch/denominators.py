@@ -8,6 +8,7 @@ PyTorch's losses, `mean` and divisions save their divisor for the backward pass;
 https://docs.pytorch.org/docs/stable/notes/autograd.html#saved-tensors.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,14 +17,24 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from edl_horovod.errors import UserCodeError
+
 _MEAN = 1
 """PyTorch's code for `reduction="mean"`."""
 _IDENTITIES = {"ToCopyBackward0", "ViewBackward0", "SqueezeBackward0", "UnsqueezeBackward0"}
 """Nodes that do not change a scalar's value."""
-_LINEAR = _IDENTITIES | {"AddBackward0", "SubBackward0", "MulBackward0", "MulBackward1"}
+_SUMS = {"AddBackward0", "SubBackward0"}
+_LINEAR = _IDENTITIES | _SUMS | {"MulBackward0", "MulBackward1"}
 _NLL = {"NllLossBackward0", "NllLoss2DBackward0"}
-_MAX_DEPTH = 16
-"""Maximum depth of the search for means below the loss."""
+_SELECTIONS = {
+    *("IndexBackward0", "IndexSelectBackward0", "MaskedSelectBackward0", "TakeBackward0"),
+    "PackPaddedSequenceBackward0",
+}
+"""Nodes whose number of elements may depend on the values in a batch."""
+_MAX_DEPTH = 100
+"""Maximum number of nested products, quotients and sums of a loss, by Python's own limit."""
+_MAX_SMOOTHING_DEPTH = 16
+"""Maximum number of nodes between the two parts of a cross entropy with label smoothing."""
 
 
 @dataclass(frozen=True)
@@ -107,15 +118,36 @@ def mean_of_pair(total: torch.Tensor, divisor: float) -> tuple[torch.Tensor, Mea
     return mean, Mean(mean.grad_fn, divisor, value=float(mean.detach()))
 
 
-def divisors_are_constant(tries: Sequence[Sequence[Mean]], counts: Sequence[int]) -> bool:
+def is_over_examples(mean: Mean, repeated: Mean) -> bool:
+    """Whether a mean is over a batch; otherwise it is over tasks, columns or parameters.
+
+    Args:
+        mean: A mean in the loss of some examples.
+        repeated: The same mean for a batch that has each of these examples twice.
+    """
+    if not mean.divisor or mean.divisor != repeated.divisor:
+        return True
+    # If no example counts, `clamp` or a small term may have replaced a 0 in both batches.
+    is_clamped = mean.source is not None and not mean.value
+    return is_clamped
+
+
+def divisors_are_constant(
+    tries: Sequence[Sequence[Mean]], counts: Sequence[int], repeated: Sequence[Mean]
+) -> bool:
     """Whether the divisors of a loss depend only on the number of examples.
 
     Args:
         tries: For each of some batches, the means in its loss.
         counts: The number of examples of each of these batches.
+        repeated: The means for a batch that has each of the first one's examples twice.
     """
-    # A sum of weights may equal the number of examples in these batches but not in others.
-    if any(mean.counts_labels or mean.source is not None for mean in tries[0]):
+    # A sum of weights, or a number of chosen examples, may equal the number of examples in these
+    # batches but not in others.
+    if any(mean.counts_labels or mean.source is not None for mean in tries[0]) or any(
+        _selection_sizes(mean.node) != _selection_sizes(twice.node)
+        for mean, twice in zip(tries[0], repeated, strict=True)
+    ):
         return False
     counted = zip(tries, counts, strict=True)
     ratios = [[mean.divisor / count for mean in means] for means, count in counted]
@@ -124,15 +156,26 @@ def divisors_are_constant(tries: Sequence[Sequence[Mean]], counts: Sequence[int]
 
 def _means(node: Any, depth: int) -> list[Mean | None]:
     """Return the means in the term of a node; None stands for a part that is not a mean."""
-    if node is None or depth > _MAX_DEPTH:
+    if node is None:
         return [None]
+    if depth > _MAX_DEPTH:
+        raise UserCodeError(
+            "The loss has too many nested products, quotients and sums to find what it is divided"
+            " by.",
+            received=f"more than {_MAX_DEPTH}",
+            hint="Add up the terms in a list first: torch.stack(terms).sum().",
+        )
     name = node.name()
     if name in _IDENTITIES:
         return _means(_child(node), depth + 1)
     if name in ("NegBackward0", "RsubBackward1"):
         return _scaled(_means(_child(node), depth + 1), -1.0)
-    if name in ("AddBackward0", "SubBackward0"):
-        return _means_of_sum(node, name, depth)
+    if name in _SUMS:
+        return _means_of_sum(node, depth)
+    if name in ("MeanBackward0", "MeanBackward1", "SumBackward0", "SumBackward1"):
+        stacked = _means_of_stack(node, depth)
+        if any(stacked):
+            return stacked
     if name in ("MulBackward0", "MulBackward1"):
         return _means_of_product(node, depth)
     if name in ("DivBackward0", "DivBackward1"):
@@ -150,22 +193,48 @@ def _means(node: Any, depth: int) -> list[Mean | None]:
 
 
 def _scaled(means: Sequence[Mean | None], factor: float) -> list[Mean | None]:
+    if factor == 1.0:
+        return list(means)
     return [mean and replace(mean, share=mean.share * factor) for mean in means]
 
 
-def _means_of_sum(node: Any, name: str, depth: int) -> list[Mean | None]:
+def _means_of_sum(root: Any, depth: int) -> list[Mean | None]:
+    """The means in nested sums; without recursion, as a loss may add up hundreds of terms."""
+    pending, done = [(root, False)], list[list[Mean | None]]()
+    while pending:
+        node, has_terms = pending.pop()
+        if node is None or node.name() not in _SUMS:
+            done.append(_means(node, depth + 1))
+        elif has_terms:
+            num_children = len(node.next_functions)
+            done[-num_children:] = [_means_of_terms(node, done[-num_children:])]
+        else:
+            pending.append((node, True))
+            pending += [(child, False) for child, _ in reversed(node.next_functions)]
+    return done.pop()
+
+
+def _means_of_terms(node: Any, terms_of: Sequence[Sequence[Mean | None]]) -> list[Mean | None]:
+    """The means in the sum or the difference of two terms with these means."""
     alpha = float(getattr(node, "_saved_alpha", 1))
-    factors = (1.0, -alpha if name == "SubBackward0" else alpha)
-    children = [child for child, _ in node.next_functions]
-    terms = [
-        mean
-        for child, factor in zip(children, factors, strict=False)
-        for mean in _scaled(_means(child, depth + 1), factor)
-    ]
+    factors = (1.0, -alpha if node.name() == "SubBackward0" else alpha)
+    parts = itertools.starmap(_scaled, zip(terms_of, factors, strict=False))
+    terms = list(itertools.chain.from_iterable(parts))
     means = [mean for mean in terms if mean is not None]
-    if len(children) == 2 and len(means) == len(terms) and _have_same_divisor(means):
+    if len(terms_of) == 2 and len(means) == len(terms) and _have_same_divisor(means):
         return [replace(means[0], node=node, share=1.0)]
     return terms
+
+
+def _means_of_stack(node: Any, depth: int) -> list[Mean | None]:
+    """The means in the sum or the mean of stacked scalars."""
+    stack = _child(node)
+    is_flat = len(node._saved_self_sym_sizes) == 1
+    if stack is None or stack.name() != "StackBackward0" or not is_flat:
+        return []
+    children = [child for child, _ in stack.next_functions]
+    factor = 1 / len(children) if node.name().startswith("Mean") else 1.0
+    return [mean for child in children for mean in _scaled(_means(child, depth + 1), factor)]
 
 
 def _means_of_product(node: Any, depth: int) -> list[Mean | None]:
@@ -220,11 +289,24 @@ def _is_label_smoothing(nll: Mean, other: Mean) -> bool:
     log_probabilities, node = _child(nll.node), other.node
     while log_probabilities is not None and log_probabilities.name() in _IDENTITIES:
         log_probabilities = _child(log_probabilities)
-    for _ in range(_MAX_DEPTH):
+    for _ in range(_MAX_SMOOTHING_DEPTH):
         if node is None or node is log_probabilities:
             break
         node = _child(node)
     return node is not None and node is log_probabilities
+
+
+def _selection_sizes(root: Any) -> list[int]:
+    """The numbers of elements of all selections in the graph below a node."""
+    pending, seen, sizes = [root], {root}, []
+    while pending:
+        node = pending.pop()
+        if node.name() in _SELECTIONS:
+            sizes.append(math.prod(node._input_metadata[0].shape))
+        new = [c for c, _ in node.next_functions if c is not None and c not in seen]
+        seen.update(new)
+        pending += new
+    return sizes
 
 
 def _zero_gradients(node: Any) -> None:

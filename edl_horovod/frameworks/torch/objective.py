@@ -25,6 +25,7 @@ from edl_horovod.frameworks.torch.denominators import (
     Mean,
     ScalarsByNode,
     divisors_are_constant,
+    is_over_examples,
     mean_of_pair,
     means_of,
 )
@@ -147,8 +148,14 @@ class Objective:
         self._scalars = ScalarsByNode()
         self._num_means = 0
         """The number of terms of the loss with their own divisors; 0 for a mean over examples."""
+        self._are_over_examples: list[bool] = []
+        """For each mean in the graph of a scalar loss, whether its divisor is one of these."""
+        self._is_begun = False
         self._depends_on_parameters: list[bool] = []
         """For each leaf of the outputs, whether it depends on parameters."""
+        self._has_opaque_outputs = False
+        """Whether the outputs contain other objects than tensors and numbers, in which a graph of
+        the loss alone cannot begin."""
         self.metric_names: list[str] = []
 
     @property
@@ -171,7 +178,8 @@ class Objective:
     @property
     def needs_graph(self) -> bool:
         """Whether the outputs need their autograd graph, even in an evaluation."""
-        return self.module_loss is not None and self._num_means > 0
+        has_graph = self.module_loss is not None or self._has_opaque_outputs
+        return has_graph and self._num_means > 0
 
     def outputs(self, runner: ModuleRunner, batch: Batch, number: int = 0) -> Any:
         """Run the module on a batch, for its loss.
@@ -183,9 +191,10 @@ class Objective:
         """
         if self.module_loss is None:
             return runner.run(batch.features)
-        if not self.num_divisors:
-            return self.module_loss.outputs(runner, batch, number)
-        self._scalars = ScalarsByNode()
+        if self._is_begun:
+            if not self.num_divisors:
+                return self.module_loss.outputs(runner, batch, number)
+            self._scalars = ScalarsByNode()
         with self._scalars:
             return self.module_loss.outputs(runner, batch, number)
 
@@ -198,18 +207,22 @@ class Objective:
             batch: Sample examples.
             outputs: The model's outputs for them, with their autograd graph.
             rerun: Runs the model on other examples. It is needed only if the module itself computes
-                its loss; else the outputs are sliced and repeated instead.
+                its loss, or if its outputs cannot be cut into those of single examples; else they
+                are sliced and repeated instead.
 
         Raises:
             UserCodeError: Loss or metrics cannot be computed for these examples, or not be summed.
         """
         self._depends_on_parameters = _are_traced(outputs)
+        self._has_opaque_outputs = any(map(_is_opaque, leaves(outputs)))
+        is_sliced = self.module_loss is None and _can_be_sliced(outputs, batch.num_examples)
 
         def with_outputs(batch: Batch, outputs: Any) -> tuple[Batch, Any]:
-            if self.module_loss is None or rerun is None:
+            if is_sliced or rerun is None:
                 return batch, outputs
             with torch.enable_grad():
-                return batch, rerun(batch)
+                outputs = rerun(batch)
+            return batch, outputs if self.module_loss else map_leaves(detach, outputs)
 
         with torch.no_grad():
             detached_outputs = map_leaves(detach, outputs)
@@ -225,11 +238,11 @@ class Objective:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # They were logged above.
                     halves = [with_outputs(*half) for half in _halves(batch, outputs)]
-                    self._find_divisors([(batch, outputs), *halves])
                     copies = [
                         with_outputs(repeated_batch(batch, times), repeated(outputs, times))
                         for times in (1, 2, 3)
                     ]
+                    self._find_divisors([(batch, outputs), *halves], copies[1])
                     once, twice, thrice = (self._loss_of(*sample).mean_loss for sample in copies)
                     adds_up = self._adds_up(with_outputs(*_enlarged(batch, outputs)), halves)
             if is_sum_over_batch(once, twice, thrice):
@@ -240,6 +253,8 @@ class Objective:
                 )
             if not adds_up or not are_same_loss(once, twice):
                 log.warning(BATCH_DEPENDENT, self._loaded.label)
+        # The recorded scalars keep the graphs of all these batches.
+        self._scalars, self._is_begun = ScalarsByNode(), True
 
     def loss_of(self, batch: Batch, outputs: Any) -> torch.Tensor:
         """Compute the loss of a batch alone, with its graph."""
@@ -270,6 +285,8 @@ class Objective:
             UserCodeError: Loss or metrics failed, or returned an unusable value.
         """
         root = self._loaded.zoo
+        # Here, so that the metrics see what the loss writes into the outputs, as in a plain loop.
+        outputs = self._with_graph(outputs)
         with user_code(f"{self._loss_name} of {self._loaded.label}", root=root):
             outcome = self._loss_of(batch, outputs)
         if not torch.is_grad_enabled():
@@ -304,12 +321,14 @@ class Objective:
         if value.ndim or not self._num_means:
             return Outcome(value.mean() if value.ndim else value, count)
         means = means_of(value, scalars.values)
-        if len(means) != self._num_means:
+        if len(means) != len(self._are_over_examples):
             raise self._unusable(
                 "must have the same terms in every batch",
-                f"{len(means)} means over the batch; before there were {self._num_means}",
+                f"{len(means)} means over the batch; before there were"
+                f" {len(self._are_over_examples)}",
                 "Multiply a term by 0 instead of leaving it out, or return (sum, weight).",
             )
+        means = list(itertools.compress(means, self._are_over_examples))
         if self.num_divisors:
             return Outcome(value, count, means)
         (mean,) = means
@@ -326,9 +345,7 @@ class Objective:
             several of these pairs as a list of means.
         """
         weights = self._weights_of_classes(batch) if self._class_weight else batch.weights
-        if self.module_loss is None and not any(_are_traced(outputs)):
-            outputs = self._with_graph(outputs)
-        available = _arguments(batch, outputs)
+        available = _arguments(batch, self._with_graph(outputs))
         takes_weights = self._loss_takes_weights
         if takes_weights:
             available[_WEIGHTS] = weights
@@ -354,7 +371,12 @@ class Objective:
             return value
 
     def _with_graph(self, outputs: Any) -> Any:
-        """Detach the outputs and make them roots of a new graph, which has the loss' divisors."""
+        """Copy outputs without a graph to a new one, which has the loss' divisors.
+
+        The copies are no leaves of the graph, as the loss may write into them.
+        """
+        if self.module_loss is not None or any(_are_traced(outputs)):
+            return outputs
         depends = iter(
             self._depends_on_parameters
             if any(self._depends_on_parameters)
@@ -364,9 +386,10 @@ class Objective:
         def start_graph(leaf: Any) -> Any:
             is_tensor = isinstance(leaf, torch.Tensor)
             is_number = is_tensor and (leaf.is_floating_point() or leaf.is_complex())
-            return leaf.detach().requires_grad_() if next(depends) and is_number else leaf
+            return leaf.detach().requires_grad_().clone() if next(depends) and is_number else leaf
 
-        return map_leaves(start_graph, outputs)
+        with torch.enable_grad():
+            return map_leaves(start_graph, outputs)
 
     def _pairs(self, value: Any) -> Any:
         """Parse a pair of a sum and its divisor, or several pairs, which become means."""
@@ -392,19 +415,32 @@ class Objective:
             " (losses * mask).sum(), mask.sum().",
         )
 
-    def _find_divisors(self, samples: Sequence[tuple[Batch, Any]]) -> None:
-        """Find out from some batches which means the loss consists of."""
-        values = [self._value(batch, outputs) for batch, outputs in samples]
+    def _find_divisors(
+        self, samples: Sequence[tuple[Batch, Any]], doubled: tuple[Batch, Any]
+    ) -> None:
+        """Find out from some batches which means the loss consists of.
+
+        Args:
+            samples: Batches and their outputs.
+            doubled: A batch that has each of the first one's examples twice, and its outputs.
+        """
+        with self._scalars:
+            *values, doubled_value = [self._value(*sample) for sample in (*samples, doubled)]
         if isinstance(values[0], list):
             self._num_means = len(values[0])
         if not isinstance(values[0], torch.Tensor) or values[0].ndim:
             return
+        means = [means_of(value, self._scalars.values) for value in (*values, doubled_value)]
+        if any(len(batch_means) != len(means[0]) for batch_means in means):
+            return
+        are_over_examples = list(map(is_over_examples, means[0], means[-1]))
+        *means, doubled_means = [
+            list(itertools.compress(batch_means, are_over_examples)) for batch_means in means
+        ]
+        num_means = sum(are_over_examples)
         counts = [batch.num_examples for batch, _ in samples]
-        means = [means_of(value) for value in values]
-        num_means = len(means[0])
-        is_same_number = all(len(batch_means) == num_means for batch_means in means)
-        if is_same_number and (num_means == 1 or not divisors_are_constant(means, counts)):
-            self._num_means = num_means
+        if num_means == 1 or not divisors_are_constant(means, counts, doubled_means):
+            self._num_means, self._are_over_examples = num_means, are_over_examples
 
     def _adds_up(self, whole: tuple[Batch, Any], halves: Sequence[tuple[Batch, Any]]) -> bool:
         """Whether the losses of two parts of a batch add up to that of the whole batch."""
@@ -509,6 +545,24 @@ def _arguments(batch: Batch, outputs: Any) -> dict[str, Any]:
 def _are_traced(outputs: Any) -> list[bool]:
     """For each leaf of the outputs, whether it has an autograd graph."""
     return [getattr(leaf, "requires_grad", False) for leaf in leaves(outputs)]
+
+
+def _is_opaque(leaf: Any) -> bool:
+    return not isinstance(leaf, torch.Tensor | bool | int | float | str)
+
+
+def _can_be_sliced(outputs: Any, num_examples: int) -> bool:
+    """Whether the first axis of each tensor certainly is that of the examples."""
+
+    def can_be_sliced(leaf: Any) -> bool:
+        if not isinstance(leaf, torch.Tensor):
+            return not _is_opaque(leaf)
+        if not leaf.ndim:
+            return True
+        first, *others = leaf.shape
+        return bool(first == num_examples and num_examples not in others)
+
+    return all(map(can_be_sliced, leaves(outputs)))
 
 
 def _is_pair(value: Any) -> bool:

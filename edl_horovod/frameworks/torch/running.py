@@ -10,6 +10,7 @@ are passed.
 
 import contextlib
 import inspect
+import logging
 import re
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +41,8 @@ from edl_horovod.models.calling import (
 )
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
+
+log = logging.getLogger(__name__)
 
 _STEPS = {Mode.TRAINING: "training_step", Mode.EVALUATION: "validation_step"}
 _LIGHTNING = ("lightning", "lightning_fabric", "pytorch_lightning")
@@ -103,8 +106,23 @@ class ModuleRunner:
         """Returns the positional and keyword arguments of `forward` for a batch's features."""
         self._compiled: Callable[..., Any] | None = None
         self._takes_derivatives = False
+        has_training_step = _has_training_step(loaded, module)
+        self._in_evaluation = {
+            layer_name
+            for layer_name, layer in module.named_modules()
+            if has_training_step and not layer.training
+        }
+        """Names of the layers that a training leaves in evaluation mode, as Lightning does. The
+        loop of any other module usually calls `train()` of the whole module."""
+        if self._in_evaluation:
+            log.info(
+                "%d layers of %s stay in evaluation mode in training, as create_model returned"
+                " them",
+                len(self._in_evaluation),
+                name,
+            )
         self.module.eval()
-        if _has_training_step(loaded, module) and not any(map(is_lazy, module.parameters())):
+        if has_training_step and not any(map(is_lazy, module.parameters())):
             # Its step may not call forward, or may call it with other features.
             return
         doing = (
@@ -133,6 +151,19 @@ class ModuleRunner:
     def batch_to_device(self, batch: Batch) -> Batch:
         """Move a batch to the model's device."""
         return batch if self.compute.device.type == "cpu" else map_batch(self.to_device, batch)
+
+    @property
+    def training_layers(self) -> list[nn.Module]:
+        """The layers that are in training mode in a training."""
+        named = self.module.named_modules()
+        return [layer for name, layer in named if name not in self._in_evaluation]
+
+    def train(self) -> None:
+        """Switch the module to training mode, except for layers that stay in evaluation mode."""
+        self.module.train()
+        for name, layer in self.module.named_modules():
+            if name in self._in_evaluation:
+                layer.training = False
 
     def compile(self) -> None:
         """Compile the module for training; the first calls of `run` do the compilation."""

@@ -28,7 +28,12 @@ from edl_horovod.frameworks.privacy import (
 )
 from edl_horovod.frameworks.step_options import Reduction, StepOptions
 from edl_horovod.frameworks.torch.adversarial import Attack
-from edl_horovod.frameworks.torch.batch_norm import KINDS, RingStatistics, with_ring_statistics
+from edl_horovod.frameworks.torch.batch_norm import (
+    KINDS,
+    RingStatistics,
+    single_values,
+    with_ring_statistics,
+)
 from edl_horovod.frameworks.torch.batches import step_seed
 from edl_horovod.frameworks.torch.buffers import BufferSnapshot, TrackedBuffers, unchanged
 from edl_horovod.frameworks.torch.callbacks import TorchCallbacks, may_add_groups
@@ -166,10 +171,14 @@ class TorchStep:
         if options.privacy is not None:
             _require_private(self._runner.module, example, loaded.label)
         self._reduces_norms = has_norms and options.sums_batch_norm
-        # A rank may have a single example, with which BatchNorm fails, and for which a program
-        # compiled for any larger number of examples is not valid.
-        self._doubles_one = options.compiles or (has_norms and not options.sums_batch_norm)
+        # A rank may have a single example, for which a program compiled for any larger number of
+        # examples is not valid, and with which BatchNorm of single values fails.
+        self._doubles_one = options.compiles
         module = self._runner.module
+        own_norms = has_norms and not (options.compiles or options.sums_batch_norm)
+        self._norms = [
+            layer for layer in module.modules() if own_norms and isinstance(layer, KINDS)
+        ]
         phase_loss = None
         if part is not None:
             num_places = options.reduction.batch_size
@@ -200,7 +209,7 @@ class TorchStep:
         self._buffers = self._try_training(self._example)
         if options.privacy is not None and self._buffers.tensors:
             raise refuse_shared_state(list(self._buffers.tensors), loaded.label)
-        self._modules = list(module.modules())
+        self._training_layers = self._runner.training_layers
         if part is None:
             self.optimizer, self.schedules = make_optimizer(loaded, module, learning_rate)
         else:
@@ -209,6 +218,11 @@ class TorchStep:
             _require_variables(self.optimizer, part.phase, name)
         self.user_callbacks = loaded.callbacks()
         self._trained = self._trained_parameters()
+        trained_ids = set(map(id, self._trained.values()))
+        groups = self.optimizer.param_groups
+        held = [parameter for group in groups for parameter in group["params"]]
+        self._frozen = [parameter for parameter in held if id(parameter) not in trained_ids]
+        """Parameters of the optimizer that were frozen at the start, without callbacks."""
         if options.compiles:
             self._runner.compile()
         self._loss_scale = _LossScale() if options.scales_loss else None
@@ -236,7 +250,9 @@ class TorchStep:
                 self.optimizer, self.schedules, self._trained, sparse, loaded
             )
             self._reducer = make_reducer(self._trained, options.reduction, sparse)
-        self._rate_factor, self._is_waiting = 1.0, False
+        self._rate_factor = 1.0
+        self._computed_at: float | None = None
+        """When this rank had computed its part of the present step; None if it has not."""
 
     @property
     def variables(self) -> dict[str, Variable]:
@@ -296,7 +312,7 @@ class TorchStep:
     def _step(
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
     ) -> StepSums:
-        self._is_waiting = False
+        self._computed_at = None
         snapshot = self._buffers.snapshot()
         try:
             local = np.zeros(self._num_numbers)
@@ -322,8 +338,7 @@ class TorchStep:
             local[values.WANTS_CHANGE] = float(wants_change)
             if not is_alone:
                 self._buffers.restore(snapshot)
-            self._is_waiting = True
-            computed_at = time.monotonic()
+            computed_at = self._computed_at = time.monotonic()
             # All ranks reach this in every step, with or without examples.
             totals = local if is_alone else self._reducer.finish(local, local[values.LOSS_WEIGHT])
             summed_at = time.monotonic()
@@ -393,7 +408,11 @@ class TorchStep:
 
     def is_waiting(self) -> bool:
         """Whether this rank has computed its part and waits for the others. Thread-safe."""
-        return self._is_waiting
+        return self._computed_at is not None
+
+    def waited_seconds(self) -> float:
+        """How long this rank has waited for the others in a step that has just failed."""
+        return 0.0 if self._computed_at is None else time.monotonic() - self._computed_at
 
     def callbacks(
         self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
@@ -430,7 +449,7 @@ class TorchStep:
             f" ({describe(example.features)})"
         )
         trial_batch = repeated_batch(example) if example.num_examples == 1 else example
-        module.train()
+        self._runner.train()
         with user_code(doing, root=loaded.zoo), torch.random.fork_rng(devices=[]):
             buffers = TrackedBuffers(module, self._outputs, trial_batch)
         module.eval()
@@ -515,12 +534,14 @@ class TorchStep:
         starts = range(0, count, size)
         sums = np.zeros(2 + self._objective.num_metric_sums)
         for start in starts:
-            sums += self._add_gradients(
-                slice_batch(batch, start, min(start + size, count)),
-                is_last=start == starts[-1] and not is_alone,
-                is_alone=is_alone,
-                divisor=count if len(starts) > 1 else None,
-            )
+            end = min(start + size, count)
+            with single_values(self._norms) if end - start == 1 else contextlib.nullcontext():
+                sums += self._add_gradients(
+                    slice_batch(batch, start, end),
+                    is_last=start == starts[-1] and not is_alone,
+                    is_alone=is_alone,
+                    divisor=count if len(starts) > 1 else None,
+                )
         loss_sum, loss_weight, *metric_sums = sums
         if self._private is not None:
             self._hide_gradients()
@@ -530,15 +551,31 @@ class TorchStep:
                 if parameter.grad is not None:
                     parameter.grad.mul_(count / loss_weight)
         self._buffers.require_others_unchanged(snapshot)
+        self._require_frozen()
         numbers = [count, loss_sum, loss_weight, 0.0, 1.0, *metric_sums]
         if is_alone:
             return np.array(numbers)
         return np.concatenate([numbers, self._buffers.sums(snapshot, count)])
 
+    def _require_frozen(self) -> None:
+        """Refuse gradients that would not be reduced, but which the optimizer would apply."""
+        if all(parameter.grad is None for parameter in self._frozen):
+            return
+        named = self._runner.module.named_parameters()
+        name_of = {id(parameter): name for name, parameter in named}
+        names = [name_of[id(p)] for p in self._frozen if p.grad is not None]
+        raise UserCodeError(
+            f"{self.loaded.label} has unfrozen parameters in a step, but a ring trains only those"
+            " that are not frozen at the start.",
+            received=", ".join(names),
+            hint="Unfreeze them in on_epoch_end of an edl_horovod.callbacks.Callback from"
+            " create_callbacks, which reaches all ranks.",
+        )
+
     def _begin_training(self) -> None:
-        """Switch all layers of the module to training mode."""
-        if not all(layer.training for layer in self._modules):
-            self._runner.module.train()
+        """Switch the module to training mode after an evaluation."""
+        if not all(layer.training for layer in self._training_layers):
+            self._runner.train()
 
     def _norms_over(self, batch: Batch | None, *, is_alone: bool) -> AbstractContextManager[None]:
         """Return a context in which BatchNorm uses all ranks' examples, if the option is set."""
@@ -610,7 +647,6 @@ class TorchStep:
             return self._add_clipped_gradients(part, self._private)
         num_examples = part.num_examples
         if num_examples == 1 and self._doubles_one:
-            # Two equal examples have the same mean, and a variance of 0, as a single one has.
             part = repeated_batch(part)
 
         with self._training_on(part):

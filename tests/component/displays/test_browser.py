@@ -182,6 +182,26 @@ def test_a_hundred_thousand_events_stay_fluid(browser, tmp_path):
     assert min(longest) < 100
 
 
+def test_the_losses_of_the_jobs_of_a_folder_are_drawn_in_one_chart_that_is_live(tab, tmp_path):
+    jobs = [new_job(tmp_path, f"{rate}.job", params={"rate": rate}) for rate in (0.1, 0.01)]
+    for job_dir in jobs:
+        (job_dir / "events.jsonl").write_text("".join(map(line_of, steps(1, 60))))
+    tab.look_like(PHONE)
+    with dashboard(tmp_path) as served:
+        tab.open(served.url)
+        tab.wait_for(CURVE)
+        label = "document.querySelector('.chart').ariaLabel"
+        tab.evaluate("window.isSamePage = true")
+        append(jobs[0], "host:0", event("step", step=61, loss=0.125))
+        tab.wait_for(f"{label}.includes('last 0.125')")
+
+        assert tab.evaluate("window.isSamePage")
+        assert tab.evaluate("document.querySelectorAll('.chart').length") == 1
+        assert "params.rate" in tab.text("#settings")
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert tab.said == []
+
+
 def test_a_phone_needs_no_scrolling_to_the_side(tab, job_dir, tmp_path):
     tab.look_like(PHONE)
     with dashboard(job_dir) as served:

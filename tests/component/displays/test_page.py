@@ -164,6 +164,8 @@ def test_all_jobs_below_a_folder_have_a_page(job_dir, tmp_path):
         page = served.wait_for(200, "auc 0.75")
         job = served.get("job/sweep/model.job/")
         status = served.get("job/model.job/status.json")
+        metrics = served.get("metrics")
+        own_metrics = served.get("job/sweep/model.job/metrics")
         missing = [served.get(path)[0] for path in ("job/other/", "job/../", "job/sweep/settings")]
         with contextlib.closing(changes(served)) as stream:
             assert "model.job" in next(stream)["sections"]["jobs"]
@@ -172,6 +174,10 @@ def test_all_jobs_below_a_folder_have_a_page(job_dir, tmp_path):
     assert "50 of 200" in page
     assert (job[0], 'data-state="finished"' in job[1]) == (200, True)
     assert json.loads(status[1])["step"] == 50
+    assert metrics[0] == own_metrics[0] == 200
+    lines = set(metrics[1].splitlines())
+    assert set(own_metrics[1].splitlines()) <= lines
+    assert f'edl_steps_done{{job_name="{job_dir}"}} 50.0' in lines
     assert missing == [404, 404, 404]
 
 
@@ -291,7 +297,10 @@ def test_other_machines_need_the_token_in_the_url(job_dir):
         served.url = f"http://127.0.0.1:{port}/"
         refused = [served.get(path)[0] for path in ("", "?token=x", "?changes", "metrics")]
         wrong = served.get(headers={"Authorization": "Bearer x"})[0]
-        bearer = served.get("metrics", headers={"Authorization": f"Bearer {token}"})[0]
+        right = {"Authorization": f"Bearer {token}"}
+        bearer = served.get("metrics", headers=right)[0]
+        # What a Prometheus elsewhere, or a phone, calls this machine.
+        by_name = served.get("metrics", headers={**right, "Host": f"trainer-1.internal:{port}"})[0]
         jar = CookieJar()
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
         with browser.open(f"{served.url}?token={token}") as answer:
@@ -300,7 +309,7 @@ def test_other_machines_need_the_token_in_the_url(job_dir):
             assert json.load(answer)["step"] == 50
 
     assert refused == [401, 401, 401, 401]
-    assert (wrong, bearer) == (401, 200)
+    assert (wrong, bearer, by_name) == (401, 200, 200)
     assert shown == (200, served.url, True)
     assert all(cookie.has_nonstandard_attr("HttpOnly") for cookie in jar)
 

@@ -70,6 +70,23 @@ def test_it_follows_a_job(tmp_path):
 
 
 @pytest.mark.long(in_ci=True)
+def test_it_follows_all_jobs_of_a_folder_by_one_target(tmp_path):
+    jobs = [new_job(tmp_path, name) for name in ("a.job", "b.job")]
+    for number, job_dir in enumerate(jobs, 1):
+        with EventLog(job_dir / "events.jsonl", "host:0") as log:
+            log.write(event("job", state="running", task="train"))
+            log.write(event("step", step=number))
+    with (
+        dashboard(tmp_path) as served,
+        prometheus(tmp_path, urllib.parse.urlsplit(served.url).netloc) as value,
+    ):
+        wait_until(lambda: value("count(edl_steps_done)") == 2, "both jobs")
+        assert value('edl_steps_done{job_name=~".*/a.job"}') == 1
+        assert value('edl_steps_done{job_name=~".*/b.job"}') == 2
+        assert value("count(edl_up == 1)") == 2
+
+
+@pytest.mark.long(in_ci=True)
 def test_every_query_of_grafanas_dashboard_has_an_answer(tmp_path):
     panels = json.loads(DASHBOARD.read_text())["panels"]
     queries = [target["expr"] for panel in panels for target in panel["targets"]]

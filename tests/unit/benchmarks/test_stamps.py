@@ -99,8 +99,8 @@ def test_loss_over_time_stands_still_where_no_step_ends():
 
 
 def test_an_account_is_held_against_the_lives_of_all_processes():
-    whole = RankAccount("a:0", 1, 100.0, 110.0, {"computing": 9.0, "input": 1.0})
-    short = RankAccount("a:1", 2, 105.0, 115.0, {"computing": 9.9})
+    whole = RankAccount("a:0", 1, 100.0, 110.0, 10.0, {"computing": 9.0, "input": 1.0})
+    short = RankAccount("a:1", 2, 105.0, 115.0, 10.0, {"computing": 9.9})
     account = Account({rank.process: rank for rank in (whole, short)})
 
     goodput, missed, cost = account_lines([(account, 1000)])

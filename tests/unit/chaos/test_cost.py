@@ -16,7 +16,7 @@ def test_goodput_compares_the_disturbed_time_with_the_quiet_time_before():
         reset(2.0, 3.0),
         *steps((2.0, 100), (6.0, 500), (10.0, 900)),
         reset(11.0, 0.2),
-        recorded("worker", 11.0, state="lost"),
+        *(recorded("worker", 11.0, state=state) for state in ("lost", "lost", "returned")),
         reset(13.0, 0.4),
         *steps((20.0, 1400)),
     ]

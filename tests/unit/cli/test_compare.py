@@ -1,6 +1,8 @@
 """`edl report` of several jobs: what each reached, and at what cost."""
 
+import io
 import json
+import time
 from html.parser import HTMLParser
 
 import pytest
@@ -72,10 +74,92 @@ def test_programs_get_the_same(jobs, capsys):
     assert slow["costs"][0].startswith("input: 90.0% of all rank-seconds")
 
 
+@pytest.mark.parametrize("num_resets", [0, 1])
+def test_spares_are_recommended_only_where_the_ring_has_changed(tmp_path, capsys, num_resets):
+    resets = [event("reset", old_size=old, new_size=2) for old in range(1 + num_resets)]
+    seconds = {"building": 6.0, "forming": 2.0, "computing": 2.0}
+    job = write(
+        tmp_path / "short.job",
+        *((1001.0, "a:0", reset) for reset in resets),
+        (1002.0, "a:0", event("account", seconds=seconds)),
+    )
+
+    assert main(["report", job, "-o", "json"]) == 0
+
+    building, forming = json.loads(capsys.readouterr().out)["costs"]
+    assert ("elastic.spares" in building, "resets" in forming) == (bool(num_resets),) * 2
+
+
+def test_the_report_of_a_job_without_accounts_says_why_it_failed(tmp_path, capsys):
+    """A rank may fail before its first account, and a full disk has no room for any."""
+    job = write(
+        tmp_path / "failed.job",
+        (1000.0, "launcher", event("job", task="train")),
+        (1001.0, "coordinator", event("generation", members=("a:0",), is_formed=True)),
+        (1002.0, "a:0", event("reset", old_size=2, reason="a:1 left")),
+        (1003.0, "coordinator", event("worker", worker="a:0", state="lost")),
+        (1004.0, "launcher", event("job", state="failed", message="the model is broken")),
+    )
+
+    assert main(["report", job]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "state      failed: the model is broken"
+    assert any(line.endswith("a:1 left") for line in lines)
+    assert any("rank 0 (a:0) was lost" in line for line in lines)
+
+
+def test_stops_and_resets_of_a_long_job_have_their_day_and_their_zone(
+    tmp_path, capsys, monkeypatch
+):
+    job = write(
+        tmp_path / "long.job",
+        (0.0, "coordinator", event("generation", members=("a:0", "a:1"), is_formed=True)),
+        *((86400.0 * day, "a:0", event("reset", old_size=2)) for day in range(3)),
+        (86400.0, "coordinator", event("worker", worker="a:1", state="lost")),
+    )
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "XYZ-5")
+        time.tzset()
+        code = main(["report", job])
+    time.tzset()
+
+    assert code == 0
+    printed = capsys.readouterr().out
+    assert [printed.count(f"1970-01-0{day} 05:00:00") for day in (1, 2, 3)] == [1, 2, 1]
+    assert "XYZ" in printed
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("verb", ["status", "events", "events -f", "report", "report ."])
+def test_what_others_wrote_can_be_printed_and_cannot_steer_the_terminal(
+    tmp_path, monkeypatch, verb, encoding
+):
+    text = "\x1b[2J\ud800\nd\u00e9j\u00e0"
+    job = write(
+        tmp_path / "job",
+        (1001.0, "a:0", event("reset", old_size=1, reason=text)),
+        (1002.0, text, event("account", seconds={text: 1.0})),
+        (1003.0, "a:0", event("worker", worker=text, state="failed", message=text)),
+        (1004.0, "launcher", event("job", state="failed", message=text)),
+    )
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr("sys.stdout", stdout)
+
+    words = [job if word == "." else word for word in verb.split()]
+    assert main([*words, job]) == 0
+
+    printed = stdout.buffer.getvalue().decode(encoding)
+    assert all(line.isprintable() for line in printed.split("\n"))
+    assert " [2J  d" in printed or verb == "report ."
+
+
 def test_the_report_of_one_job_says_what_to_change(jobs, capsys):
     assert main(["report", jobs[1]]) == 0
 
-    assert "input: 90.0% of all rank-seconds" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "input: 90.0% of all rank-seconds" in printed
+    assert printed.startswith("state      finished\n")
 
 
 class Elements(HTMLParser):

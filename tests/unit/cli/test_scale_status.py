@@ -12,9 +12,10 @@ from edl_horovod.config import resolved
 from edl_horovod.config.schema import ElasticConfig, JobConfig, LaunchConfig
 from edl_horovod.files import marker
 from edl_horovod.job import outcome
-from edl_horovod.job.events import EventLog
+from edl_horovod.job.directory import JobDir
+from edl_horovod.job.events import EventLog, line_of
 from edl_horovod.job.outcome import Failure, Success
-from tests.job_events import event
+from tests.job_events import event, recorded
 
 
 def make_job(job_dir: Path, **changes: Any) -> None:
@@ -147,6 +148,21 @@ def test_status_is_a_table(running, capsys):
     assert lines[-1].split() == ["localhost:2", "warm", "0:00:00"]
 
 
+def test_a_rank_of_which_only_the_connection_was_lost_is_in_the_ring(running, capsys):
+    with EventLog(running / "events.jsonl", "launcher") as log:
+        log.write(event("job", task="train"))
+        log.write(event("worker", state="warm"))
+        log.write(event("generation", size=1, members=("localhost:0",), is_formed=True))
+        log.write(event("worker", state="lost"))
+        log.write(event("worker", state="returned"))
+
+    assert main(["status", str(running)]) == 0
+
+    out = capsys.readouterr().out
+    assert "last stop" not in out
+    assert out.splitlines()[-1].split()[:4] == ["localhost:0", "in", "the", "ring"]
+
+
 def test_status_is_json(job_dir, capsys):
     write_events(job_dir, is_finished=True)
 
@@ -185,6 +201,22 @@ def test_status_of_a_killed_launcher_is_lost(job_dir, capsys):
 
     assert main(["status", str(job_dir)]) == 0
     assert capsys.readouterr().out.startswith("state      lost: the launcher died")
+
+
+def test_no_rank_of_a_killed_launcher_does_anything(job_dir, capsys):
+    fields = {"doing": "computing", "began": 0.0}
+    events = [
+        recorded("job", 1.0, "launcher", state="running", task="train"),
+        recorded("account", 70.0, "a:0", pid=1, seconds={"computing": 70.0}, **fields),
+        recorded("account", 100.0, "a:1", pid=2, seconds={"computing": 100.0}, **fields),
+    ]
+    JobDir(job_dir).events.write_text("".join(map(line_of, events)))
+
+    assert main(["report", str(job_dir), "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [rank["doing"] for rank in found["ranks"]] == ["", ""]
+    # Until the last sign of life of any rank; when somebody looks does not matter.
+    assert found["seconds"] == {"computing": 170.0, "lost": 30.0}
 
 
 @pytest.mark.parametrize(

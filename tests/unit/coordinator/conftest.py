@@ -22,6 +22,7 @@ from edl_horovod.coordinator.wire import Channel, greeting, new_nonce
 from edl_horovod.errors import NotEnoughWorkers
 from edl_horovod.job import events, hosts
 from edl_horovod.job.directory import JobDir
+from edl_horovod.job.state import summarize
 from tests.waiting import hold, until
 
 SECRET = b"the job's secret"
@@ -235,6 +236,9 @@ class Job:
     def events(self, kind):
         found = events.read(self.dir / "events.jsonl")
         return [event for _, _, event in found if event.kind == kind]
+
+    def state(self):
+        return summarize(events.read(self.dir / "events.jsonl"))
 
     def generations(self):
         return [(e.size, e.is_formed) for e in self.events("generation")]

@@ -383,6 +383,23 @@ async def test_a_lone_member_that_calls_again_keeps_its_ring(job):
     assert first.kinds() == ["assign", "change", "assign"]
 
 
+@pytest.mark.job(timings={"return_seconds": 5.0}, num_start=2)
+async def test_members_that_call_again_were_not_lost_and_may_be_lost_later(job):
+    workers = await job.ring_of(0, 1)
+    for worker in workers:
+        worker.hang_up()
+    await job.until(lambda: [e.state for e in job.events("worker")].count("lost") == 2)
+    for worker in workers:
+        await worker.connect(formed=1)
+    await job.until(lambda: [e.state for e in job.events("worker")].count("returned") == 2)
+    state = job.state()
+    assert (state.stops.losses, state.stops.num_losses) == ((), 0)
+    assert job.generations() == [(2, True)]
+    workers[1].hang_up()
+    await job.ring(workers[0])
+    assert [(stop.worker, stop.rank) for stop in job.state().stops.losses] == [("localhost:1", 1)]
+
+
 async def test_a_lone_member_that_calls_again_too_late_is_called_back(job):
     (first,) = await job.ring_of(0)
     first.hang_up()

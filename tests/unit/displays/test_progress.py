@@ -1,12 +1,20 @@
+import contextlib
 import functools
 import io
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_horovod.displays.terminal import LiveDisplay, PlainDisplay, facts, prepare_events
-from edl_horovod.displays.text import notable
+from edl_horovod.displays.terminal import (
+    LiveDisplay,
+    PlainDisplay,
+    facts,
+    open_terminal,
+    prepare_events,
+)
+from edl_horovod.displays.text import notable, time_left
 from edl_horovod.job.events import Recorded
 from edl_horovod.job.state import JobState, advance, summarize
 from tests.job_events import event, recorded
@@ -67,6 +75,11 @@ def test_time_left_is_not_guessed_over_a_reset():
     )
 
     assert summarize([step(10, 0.0), step(20, 10.0), reset]).seconds_left is None
+
+
+def test_a_clock_that_has_jumped_leaves_no_time_to_show():
+    state = summarize([step(1, 0.0), step(2, 1.8e9)])
+    assert time_left(state) == ""
 
 
 @given(st.lists(st.sampled_from(["step", "reset", "progress", "evaluation"]), max_size=8))
@@ -185,6 +198,19 @@ def test_prepare_shows_files_as_a_job_shows_records():
         prepare_events(display)(3, 12, 40)
 
     assert stream.getvalue() == "3 of 12 files | 40 records\n"
+
+
+def test_a_full_disk_ends_the_progress_and_not_the_command(monkeypatch, caplog):
+    full = io.TextIOWrapper(io.FileIO("/dev/full", "w"))
+    monkeypatch.setattr(sys, "stderr", full)
+    with open_terminal(is_quiet=False) as show_events:
+        show_events([step(10, 0.0)])
+        show_events([step(20, 10.0)])
+    assert caplog.text.count("No space left on device") == 1
+    with pytest.raises(FileNotFoundError), open_terminal(is_quiet=False):
+        raise FileNotFoundError
+    with contextlib.suppress(OSError):  # What it could not write.
+        full.close()
 
 
 def test_a_step_ends_the_waiting():

@@ -7,9 +7,9 @@ from edl_horovod.job.events import AccountEvent, JobEvent, Recorded, StepEvent, 
 from edl_horovod.job.state import summarize
 
 
-def account(time, worker, pid, doing="computing", began=None, **seconds):
+def account(time, worker, pid, doing="computing", began=None, age=None, **seconds):
     began = time - sum(seconds.values()) if began is None else began
-    event = AccountEvent(pid=pid, began=began, seconds=seconds, doing=doing)
+    event = AccountEvent(pid=pid, began=began, seconds=seconds, doing=doing, age=age)
     return Recorded(time, worker, event)
 
 
@@ -66,6 +66,26 @@ def test_the_time_up_to_a_sudden_end_is_a_cause_of_its_own(state):
     ]
 
 
+@pytest.mark.parametrize("jump", [-7200.0, 7200.0])
+def test_a_clock_that_is_set_invents_and_hides_no_lost_time(jump):
+    """Before the last account, which goes on with a step of 1.5 s."""
+    found = summarize(
+        [
+            account(8010, "host:0", 1, began=8000.0, age=10.0, computing=10.0),
+            account(8020 + jump, "host:0", 1, began=8000.0, age=20.0, computing=18.5),
+            missed(8022.5 + jump, "host:0"),
+        ]
+    ).account
+    assert found.seconds == {"computing": 18.5, LOST: 4.0}
+    assert [rank.age for rank in found.ranks] == [22.5]
+
+
+def test_the_clock_of_another_host_that_is_behind_makes_no_life_shorter():
+    events = [account(100, "host:0", 1, age=10.0, computing=9.0), missed(95, "host:0")]
+    (rank,) = summarize(events).account.ranks
+    assert (rank.until, rank.age, rank.seconds) == (100, 10.0, {"computing": 9.0, LOST: 1.0})
+
+
 def hung(time, worker, seconds):
     event = WorkerEvent(worker=worker, state="hung", pid=2, message="", seconds=seconds)
     return Recorded(time, "coordinator", event)
@@ -102,12 +122,22 @@ def test_a_process_without_a_last_word_has_ended_when_its_worker_has_a_newer_one
     assert [rank.doing for rank in found.ranks] == ["", ""]
 
 
-@pytest.mark.parametrize("state", ["finished", "failed", "suspended"])
+@pytest.mark.parametrize("state", ["finished", "failed", "suspended", "lost"])
 def test_no_process_outlives_its_job(state):
     end = Recorded(20, "launcher", JobEvent(state=state))
     found = summarize([account(10, "host:0", 1, doing="building", building=10.0), end]).account
     assert [rank.doing for rank in found.ranks] == [""]
-    assert found.seconds == {"building": 10.0}
+    # As a rank under mpirun, whose end is that of all: it writes no last account then.
+    assert found.seconds == {"building": 10.0, LOST: 10.0}
+
+
+def test_a_rank_that_outlives_the_jobs_event_for_a_moment_has_the_last_word():
+    events = [
+        account(10, "host:0", 1, computing=10.0),
+        Recorded(20, "host:1", JobEvent(state="finished")),
+        account(21, "host:0", 1, doing="", began=0.0, computing=19.0, ending=2.0),
+    ]
+    assert summarize(events).account.seconds == {"computing": 19.0, "ending": 2.0}
 
 
 def test_the_first_process_that_was_heard_of_stays_the_first():

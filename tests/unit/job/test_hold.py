@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import stat
+import threading
 
 import pytest
 
@@ -167,6 +168,18 @@ def test_a_launcher_that_comes_as_another_one_ends_holds_nothing_that_a_third_on
         monkeypatch.setattr(fcntl, "flock", lock_late)
         with pytest.raises(ConfigError, match="Another job runs"), held(plan, is_takeover=False):
             pass
+
+
+def test_who_looks_whether_a_job_runs_keeps_none_from_its_start(plan):
+    with held(plan, is_takeover=False):
+        pass
+    with plan.job_dir.launcher_pid.open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        end = threading.Timer(0.2, fcntl.flock, (looking, fcntl.LOCK_UN))
+        end.start()
+        with held(plan, is_takeover=False):
+            end.join()
+            assert plan.job_dir.is_running()
 
 
 def test_a_job_that_has_ended_does_not_run(plan):

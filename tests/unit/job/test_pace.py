@@ -48,14 +48,52 @@ def test_a_rank_is_measured_against_its_own_past():
     assert "50% of its own speed" in str(found)
 
 
-def test_the_part_of_a_rank_grows_as_the_ring_shrinks_and_that_is_not_slow():
-    events, seconds = [ring(4), account("a:0", 2000, computing=20.0)], 0.0
-    for number in range(1, 31):
-        if number == 26:
-            events.append(ring(2))
-        seconds += 1.0 if number <= 25 else 2.0
-        events.append(account("a:1", 100 * number, computing=seconds))
-    assert slowest(*events).score_of_past == pytest.approx(1.0)
+@pytest.mark.parametrize("seconds_in_small_ring", [1.0, 2.0])
+def test_a_rank_is_measured_against_its_past_in_rings_of_the_same_size(seconds_in_small_ring):
+    """With `elastic.batching=per_rank` its part is the same in each ring, else it is not."""
+    rings = [(4, 15, 1.0), (2, 15, seconds_in_small_ring), (4, 6, 2.0)]
+    events, seconds, steps = [ring(4), account("a:0", 4000, computing=20.0)], 0.0, 0
+    scores = []
+    for size, num_accounts, seconds_each in rings:
+        events.append(ring(size))
+        for _ in range(num_accounts):
+            seconds, steps = seconds + seconds_each, steps + 100
+            events.append(account("a:0", 4000 + steps, seconds, computing=20.0 + seconds))
+            events.append(account("a:1", steps, computing=seconds))
+        scores.append(slowest(*events).score_of_past)
+    assert scores == [pytest.approx(1.0), pytest.approx(1.0), pytest.approx(0.5)]
+
+
+def test_ranks_are_compared_within_the_same_ring():
+    """The part of a step is smaller in a larger ring, and the wait for the others is longer."""
+    events = [ring(2)]
+    old, new = ("a:0", "a:1"), [f"b:{slot}" for slot in range(6)]
+    for number in range(1, 101):
+        events += [account(it, 100 * number, 0.5 * number, computing=10.0 * number) for it in old]
+    events.append(ring(8))
+    for number in range(1, 101):
+        own, waits = 2.5 * number, 1.5 * number
+        events += [
+            account(it, 10_000 + 100 * number, 50.0 + waits, computing=1000.0 + own) for it in old
+        ]
+        events += [account(it, 100 * number, waits, computing=own) for it in new]
+    assert slowest(*events).score == pytest.approx(1.0)
+
+
+def test_a_rank_that_is_slow_in_any_of_its_rings_is_slow():
+    events = [ring(2), account("a:0", 100, 9.0, computing=1.0)]
+    events += [account("a:1", 100, 0.0, computing=10.0)]
+    events += [ring(2), account("a:0", 100, 9.0, computing=1.0)]
+    events += [account("a:0", 200, 10.0, computing=10.0), account("c:0", 100, computing=9.0)]
+    found = slowest(*events)
+    assert (found.worker, found.score) == ("a:1", pytest.approx(0.1))
+
+
+def test_steps_in_two_rings_count_in_neither():
+    events = [ring(2), account("a:0", 10, computing=1.0), account("a:1", 10, computing=1.0)]
+    events += [ring(3), account("a:0", 20, 1.0, computing=90.0), account("b:0", 10, computing=1.0)]
+    events += [account("b:1", 10, computing=1.0)]
+    assert slowest(*events).score == pytest.approx(1.0)
 
 
 def test_steps_that_are_slow_for_all_make_no_rank_slow():

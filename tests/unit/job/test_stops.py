@@ -78,6 +78,20 @@ def test_one_that_hung_and_came_back_may_be_lost_later():
     assert [stop.hung for stop in found] == ["no sign of life for 30 s", ""]
 
 
+def test_one_of_which_only_the_connection_was_lost_did_not_stop_the_ring():
+    blip = (worker("b:1", "lost"), worker("b:1", "returned"))
+    assert stops(RING, *blip) == ()
+    lost, failed = worker("b:1", "lost"), worker("b:1", "failed", "ended with SIGKILL")
+    (stop,) = stops(RING, *blip, lost._replace(time=3610.0), failed)
+    assert (stop.time, stop.rank, stop.end) == (3610.0, 2, "ended with SIGKILL")
+
+
+def test_one_that_hung_and_returned_may_be_lost_later():
+    hung = worker("b:1", "hung", "no sign of life for 30 s", pid=7)
+    found = stops(RING, hung, worker("b:1", "lost"), worker("b:1", "returned"), KILLED[0])
+    assert [stop.hung for stop in found] == ["no sign of life for 30 s", ""]
+
+
 def test_a_worker_that_leaves_or_is_in_no_ring_stops_none():
     assert stops(RING, worker("b:1", "left"), worker("c:0", "failed", "ended with 1")) == ()
     assert summarize([worker("c:0", "lost")]).stops.last is None
@@ -86,5 +100,6 @@ def test_a_worker_that_leaves_or_is_in_no_ring_stops_none():
 def test_many_losses_take_bounded_room():
     events = [RING]
     for number in range(300):
-        events += [worker(f"b:{number % 2}", "lost"), worker(f"b:{number % 2}", "warm")]
+        events += [RING, worker(f"b:{number % 2}", "lost"), worker(f"b:{number % 2}", "warm")]
     assert len(stops(*events)) <= 50
+    assert summarize(events).stops.num_losses == 300

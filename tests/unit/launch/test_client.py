@@ -106,6 +106,37 @@ def test_status_is_what_the_events_add_up_to(running, client):
     assert str(status) == "running, 2 ranks"
 
 
+def test_a_further_look_reads_only_new_events(running, client):
+    before = client.status(running.path)
+    size = running.events.stat().st_size
+    first = running.events.read_bytes().index(b"\n") + 1
+    with running.events.open("r+b") as stream:
+        stream.seek(first)
+        stream.write(b"x" * (size - first - 1))  # Nothing of this is read again.
+    with EventLog(running.events, "localhost:0") as log:
+        log.write(event("reset", generation=2, old_size=2, new_size=1, step=6))
+        log.write(event("step", step=7, total_steps=20, size=1))
+
+    status = client.wait(running.path, "running", timeout_seconds=0)
+
+    assert before.progress.num_resets == 0
+    assert (status.state, status.progress.step, status.progress.num_resets) == ("running", 7, 1)
+    assert status.progress.members == before.progress.members
+
+
+def test_a_job_that_begins_again_in_the_directory_is_a_new_one(running, client):
+    client.status(running.path)
+    os.truncate(running.events, 0)
+    nothing = client.status(running.path)
+    with EventLog(running.events, "launcher") as log:
+        log.write(event("job", state="starting", task="train"))
+
+    begun = client.status(running.path)
+
+    assert nothing.progress.step == 0
+    assert (begun.state, begun.progress.step, begun.progress.members) == ("starting", 0, ())
+
+
 def test_logs_are_the_launchers_and_the_workers(tmp_path, client):
     job = make_job(tmp_path / "job", state="finished").path
 

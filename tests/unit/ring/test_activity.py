@@ -96,7 +96,7 @@ def test_each_second_of_its_life_has_one_cause(clock):
                 clock.now += 1
         with activity.doing("works", "step 4", "computing"):
             clock.now += 7
-            activity.is_done_again()
+            activity.is_done_again(waited=2.0)
     clock.now += 2
     seconds, age, doing = activity.account()
     assert {cause: spent for cause, spent in seconds.items() if spent} == {
@@ -105,7 +105,8 @@ def test_each_second_of_its_life_has_one_cause(clock):
         "between": 0.5,
         "computing": 8.5,
         "exchange": 2.5,
-        "redone": 7.0,
+        "redone": 5.0,
+        "broken": 2.0,
     }
     assert (sum(seconds.values()), doing) == (age, "warm")
 
@@ -119,6 +120,17 @@ def test_a_clock_that_was_set_takes_no_time_from_other_phases(clock):
     seconds, age, _ = activity.account()
     assert (seconds["computing"], seconds["exchange"], seconds["applying"]) == (0.0, 5.0, 0.0)
     assert age == 5.0
+
+
+@pytest.mark.parametrize(("waited", "redone"), [(0.0, 5.0), (5.0, 0.0), (1e6, 0.0)])
+def test_no_more_of_a_step_that_broke_is_a_wait_than_it_took(clock, waited, redone):
+    activity = Activity(age=0.0)
+    activity.begin("works", "step 3", "computing")
+    clock.now += 5
+    activity.is_done_again(waited=waited)
+    activity.begin("joins", "joining the next ring", "forming")
+    seconds = activity.account()[0]
+    assert (seconds["redone"], seconds["broken"]) == (redone, 5.0 - redone)
 
 
 def test_no_causes_seconds_ever_fall(clock):
@@ -137,7 +149,7 @@ def test_no_causes_seconds_ever_fall(clock):
         look()
         with activity.doing("works", "step", "computing"):
             clock.now += 4
-            activity.is_done_again()
+            activity.is_done_again(waited=1.0)
             look()
         clock.now += 1
         look()
@@ -284,6 +296,7 @@ def test_the_account_of_a_process_is_written_with_its_end(tmp_path):
     assert recorded.event.doing == ""
     assert recorded.event.began == pytest.approx(began, abs=1.5)
     assert sum(recorded.event.seconds.values()) == pytest.approx(written - began, abs=1.5)
+    assert recorded.event.age == pytest.approx(sum(recorded.event.seconds.values()), abs=1e-2)
 
 
 @pytest.mark.long

@@ -373,6 +373,10 @@ def run_until_a_loss(ranks, ring, number, fails_in):
         for failed in [pool.submit(rank.run) for rank in ranks]:
             with pytest.raises(CollectiveFailed):
                 failed.result()
+    # Before the replicas are computed, it is another phase in which a rank waits for the others.
+    assert all(
+        (rank.step.waited_seconds() > 0) == (fails_in != "edl.rounds.done") for rank in ranks
+    )
     for rank, values in zip(ranks, before, strict=True):
         for name, value in rank.values.items():
             np.testing.assert_array_equal(value, values[name], err_msg=name)

@@ -1,7 +1,9 @@
 """The tasks on a framework that the package does not know, in one process, without TensorFlow."""
 
 import re
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ from edl_horovod.errors import ConfigError
 from edl_horovod.job import checkpoint_files, events
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.table import SCHEMES
-from tests.alone import run_alone
+from edl_horovod.ring import activity
+from tests import numpy_framework
+from tests.alone import Alone, run_alone
 from tests.numpy_framework import ENTRY
 from tests.records import write_records
 
@@ -28,12 +32,12 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setitem(FRAMEWORKS, "numpy", ENTRY)
     monkeypatch.setitem(SCHEMES, "numbers", "tests.memory_source")
 
-    def run_it(task, *settings, until=0, data="numbers:100", output="out", job="job"):
+    def run_it(task, *settings, until=0, data="numbers:100", output="out", job="job", **options):
         given = [f"data={data}", f"output={tmp_path / output}", f"job_dir={tmp_path / job}"]
         if task == "train":
             given.append(f"model_zoo={ZOO}")
         config = compose(task, [*given, *settings])
-        return run_alone(config, tmp_path / "events.jsonl", until)
+        return run_alone(config, tmp_path / "events.jsonl", until, **options)
 
     return run_it
 
@@ -149,6 +153,49 @@ def test_a_bound_in_time_needs_evaluations():
 def test_a_framework_that_is_in_no_table_is_refused_with_those_that_are(run):
     with pytest.raises(ConfigError, match=r"framework must be .*keras.*framework='?nump'?"):
         run("train", "model_def=line", "framework=nump")
+
+
+@pytest.fixture
+def seconds_of(run, monkeypatch):
+    """Run a task whose examples take 2 s a batch and nothing else any time: seconds by cause."""
+    clock = SimpleNamespace(now=1e6)
+    fake_time = SimpleNamespace(**{**vars(time), "monotonic": lambda: clock.now})
+    monkeypatch.setattr(activity, "time", fake_time)
+    next_batch = numpy_framework.Batches.next_batch
+
+    def slow_batch(batches):
+        clock.now += 2
+        return next_batch(batches)
+
+    monkeypatch.setattr(numpy_framework.Batches, "next_batch", slow_batch)
+
+    def run_it(task, *settings, **options):
+        membership = Alone()
+        before = membership.activity.account()[0]
+        run(task, *settings, membership=membership, **options)
+        after = membership.activity.account()[0]
+        names = ("input", "computing", "evaluation")
+        return {name: after[name] - before[name] for name in names}
+
+    return run_it
+
+
+def test_a_wait_for_examples_is_input_in_each_task(seconds_of, tmp_path):
+    steps, validation_steps = 2 * 5, 2 * 2
+    settings = ("model_def=line", "framework=numpy", "train.epochs=2", "train.batch_size=20")
+    trained = seconds_of("train", *settings, "validation_data=numbers:40")
+    # An evaluation is paused for, whatever takes its time.
+    assert trained == {"input": 2 * steps, "computing": 0, "evaluation": 2 * validation_steps}
+
+    rounds = ("train.local.steps=5", "train.local.replicas=2")
+    local = seconds_of("train", *settings, *rounds, output="rounds", job="rounds.job")
+    assert local == {"input": 2 * 2 * steps, "computing": 0, "evaluation": 0}
+
+    model = f"trained_model={tmp_path / 'out'}"
+    for task, output in (("evaluate", "scores"), ("predict", "p.recordio")):
+        found = seconds_of(task, model, output=output, job=task, data="numbers:100")
+        assert found["input"] > 0
+        assert found["computing"] == 0
 
 
 def test_a_new_task_is_a_module_and_a_line_in_the_table(run, monkeypatch, capsys):

@@ -1,10 +1,14 @@
 """What a model's own `fit` makes of the same examples in the same order."""
 
+import time
+
 import keras
 import pytest
 
 from edl_horovod.errors import UserCodeError
-from tests.fitting import assert_same_weights, by_fit, by_us, loaded_with
+from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.frameworks.world import World
+from tests.fitting import assert_same_weights, by_fit, by_us, examples, loaded_with, steps_over
 from tests.zoo.fitted import OPTIMIZERS
 
 
@@ -27,3 +31,11 @@ def test_what_an_optimizer_of_ones_own_raises_is_told_in_one_sentence():
     loaded.spec.create_optimizer = Own
     with pytest.raises(UserCodeError, match=r"optimizer of FittedSpec.*no slots today"):
         by_us(loaded)
+
+
+def test_a_step_that_breaks_says_how_long_this_rank_had_waited_for_the_others():
+    step, _ = by_us(loaded_with("fitted"))
+    began = time.time()
+    with pytest.raises(CollectiveFailed):  # There is no ring.
+        steps_over(step, examples(1), World(rank=0, size=2, generation=1))
+    assert 0 < step.waited_seconds() < time.time() - began

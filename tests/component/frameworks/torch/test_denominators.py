@@ -123,6 +123,49 @@ def smooth_and_weighted(outputs, labels):
     return smooth + clamped_mean(outputs, labels) + weighted_mean(outputs, labels)
 
 
+def written_into(outputs, labels):
+    outputs["tags"][:, 0] = -1e9
+    outputs["number"] *= 2.0
+    return by_example(outputs, labels).mean() + tag_errors(outputs, labels)[:, 1:].mean()
+
+
+def tag_errors(outputs, labels):
+    """Squares of differences, of shape (examples, classes)."""
+    chosen = F.one_hot(labels["tags"][:, 0].clamp(min=0), CLASSES)
+    return (outputs["tags"][:, :, 0] - chosen).square()
+
+
+def mean_of_tasks(outputs, labels):
+    return torch.stack(list(tag_errors(outputs, labels).mean(0))).mean()
+
+
+def mean_of_columns(outputs, labels):
+    return tag_errors(outputs, labels).mean(0).mean()
+
+
+def weighted_columns(outputs, labels):
+    return (CLASS_WEIGHT * tag_errors(outputs, labels).mean(0)).sum() / CLASS_WEIGHT.sum()
+
+
+def mean_of_masked_tasks(outputs, labels):
+    tasks = [F.cross_entropy(outputs["tags"][..., t], labels["tags"][:, t]) for t in range(3)]
+    return torch.stack([*tasks, masked_mean(outputs, labels)]).mean()
+
+
+def two_with_chosen_examples(outputs, labels):
+    chosen = labels["weight"] > 0.3
+    other = F.l1_loss(outputs["number"][chosen], labels["target"][chosen])
+    return tag_errors(outputs, labels).mean() + other
+
+
+def sum_of_many(outputs, labels):
+    loss = 0.0
+    for number in range(40):
+        example = number % 3
+        loss = loss + F.cross_entropy(outputs["tags"][..., example], labels["tags"][:, example])
+    return (loss + masked_mean(outputs, labels)) / 40
+
+
 def as_scalar(pairs):
     return sum(total / weight for total, weight in pairs)
 
@@ -167,11 +210,24 @@ LOSSES = {
     two_with_other_labels.__name__: two_with_other_labels,
     masked_and_plain.__name__: masked_and_plain,
     smooth_and_weighted.__name__: smooth_and_weighted,
+    mean_of_tasks.__name__: mean_of_tasks,
+    mean_of_columns.__name__: mean_of_columns,
+    weighted_columns.__name__: weighted_columns,
+    mean_of_masked_tasks.__name__: mean_of_masked_tasks,
+    two_with_chosen_examples.__name__: two_with_chosen_examples,
+    sum_of_many.__name__: sum_of_many,
+    written_into.__name__: written_into,
     pair.__name__: pair,
     pair_of_number.__name__: pair_of_number,
     pairs.__name__: pairs,
     list_of_one.__name__: list_of_one,
 }
+
+
+SEVERAL_DIVISORS = (
+    *(two_with_other_labels, masked_and_plain, smooth_and_weighted, pairs),
+    *(mean_of_masked_tasks, two_with_chosen_examples, sum_of_many),
+)
 
 
 def scalar(value):
@@ -294,6 +350,106 @@ def test_parts_of_a_batch_train_as_the_whole(loaded, create_loss):
         np.testing.assert_allclose(step.model_variables[name].numpy(), value, rtol=0, atol=2e-6)
 
 
+class Distribution(Tagger):
+    """Its outputs are no tensors."""
+
+    def forward(self, x):
+        return torch.distributions.Normal(super().forward(x)["number"], 2.0)
+
+
+class TimeFirst(Tagger):
+    """Its outputs have the shape (tokens, examples, classes)."""
+
+    def forward(self, x):
+        return super().forward(x)["tags"].permute(2, 0, 1).log_softmax(2)
+
+
+def likelihood(outputs, labels):
+    return -outputs.log_prob(labels["target"]).mean()
+
+
+def masked_likelihood(outputs, labels):
+    mask = labels["mask"][:, :1]
+    return -(outputs.log_prob(labels["target"]) * mask).sum() / mask.sum()
+
+
+def alignment(outputs, labels):
+    count = len(labels["tags"])
+    sizes = torch.full((count,), TOKENS), torch.full((count,), 2)
+    return F.ctc_loss(outputs, labels["tags"][:, :2].clamp(min=1), *sizes, zero_infinity=True)
+
+
+@pytest.mark.parametrize(
+    ("create_loss", "create_model"),
+    [(likelihood, Distribution), (masked_likelihood, Distribution), (alignment, TimeFirst)],
+)
+@pytest.mark.parametrize("num_examples", [BATCH, TOKENS, 2])
+def test_outputs_that_cannot_be_cut_train_and_evaluate(
+    loaded, create_loss, create_model, num_examples, caplog
+):
+    losses, weights = by_hand(create_loss, create_model)
+    spec, meeting = loaded(create_loss, create_model), Meeting(2)
+    batch = next(batches())
+    labels = map_leaves(lambda leaf: leaf[-num_examples:], batch.labels)
+    example = Batch(batch.features[-num_examples:], labels, num_examples)
+    steps = [make_step(spec, example, meeting=meeting, rank=rank) for rank in range(2)]
+    evaluation = TorchEvaluation(steps[0].model.runner, example)
+    parts = [evaluation.sums(part(batch, rank, 3)) for rank in range(3)]
+    assert evaluation.values(sum(parts, evaluation.zeros))["loss"] == pytest.approx(
+        losses[0], rel=1e-5
+    )
+    sums = train_in_ring(steps, lambda rank: [part(batch, rank, 2) for batch in batches()])
+    assert [each.loss for each in sums[0]] == pytest.approx(losses, rel=2e-6)
+    for name, value in weights.items():
+        own = steps[0].model_variables[name].numpy()
+        np.testing.assert_allclose(own, value, rtol=0, atol=2e-6, err_msg=name)
+    assert "(sum, weight)" not in caplog.text
+
+
+def test_metrics_see_what_the_loss_writes_into_the_outputs(loaded):
+    def highest(outputs):
+        return {"highest": outputs["tags"][:, 0].max()}
+
+    spec = with_methods(loaded(written_into), create_metrics=highest)
+    batch = next(batches())
+    step = make_step(spec, batch)
+    evaluation = TorchEvaluation(step.model.runner, batch)
+    assert evaluation.values(evaluation.sums(batch))["highest"] == pytest.approx(-1e9)
+
+
+def test_chosen_examples_are_counted_if_all_sample_examples_are_chosen(loaded):
+    losses, weights = by_hand(two_with_chosen_examples)
+    example = next(batches())
+    rows = (example.labels["weight"] > 0.3).nonzero().flatten()[:4]
+    labels = map_leaves(lambda leaf: leaf[rows], example.labels)
+    meeting = Meeting(2)
+    steps = [
+        make_step(
+            loaded(two_with_chosen_examples),
+            Batch(example.features[rows], labels, len(rows)),
+            meeting=meeting,
+            rank=rank,
+        )
+        for rank in range(2)
+    ]
+    sums = train_in_ring(steps, lambda rank: [part(batch, rank, 2) for batch in batches()])
+    assert [each.loss for each in sums[0]] == pytest.approx(losses, rel=2e-6)
+    for name, value in weights.items():
+        own = steps[0].model_variables[name].numpy()
+        np.testing.assert_allclose(own, value, rtol=0, atol=2e-6, err_msg=name)
+
+
+def test_a_loss_that_is_nested_too_deeply_is_refused(loaded):
+    def create_loss(outputs, labels):
+        loss = masked_mean(outputs, labels)
+        for _ in range(150):
+            loss = 0.99 * loss
+        return loss
+
+    with pytest.raises(UserCodeError, match=r"nested.*stack"):
+        make_step(loaded(create_loss), next(batches()))
+
+
 def test_parts_of_a_batch_do_not_know_several_divisors(loaded):
     with pytest.raises(UserCodeError, match=r"accumulate_steps=1"):
         make_step(loaded(masked_and_plain), next(batches()), options=StepOptions(num_parts=3))
@@ -309,7 +465,7 @@ def test_an_evaluation_has_the_loss_of_all_examples(loaded, create_loss):
     with torch.no_grad():
         outputs = step.model.runner.module(batch.features)
         assert whole == pytest.approx(float(scalar(create_loss(outputs, batch.labels))), rel=1e-5)
-    if create_loss not in (two_with_other_labels, masked_and_plain, smooth_and_weighted, pairs):
+    if create_loss not in SEVERAL_DIVISORS:
         parts = [evaluation.sums(part(batch, rank, 3)) for rank in range(3)]
         assert evaluation.values(sum(parts, evaluation.zeros))["loss"] == pytest.approx(
             whole, rel=1e-5

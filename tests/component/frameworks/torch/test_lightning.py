@@ -144,6 +144,59 @@ class Numbered(NoNorm):
         return {"loss": super().training_step(batch, batch_idx) * (1 + batch_idx)}
 
 
+class FrozenBackbone(Regression):
+    """Dropout and statistics of its first layers are those of an evaluation."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.BatchNorm1d(4))
+        self.backbone.requires_grad_(False).eval()
+        self.layers[1] = nn.Tanh()
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step((self.backbone(batch[0]), batch[1]), batch_idx)
+
+    def validation_step(self, batch, batch_idx):
+        return nn.functional.mse_loss(self.layers(self.backbone(batch[0])), batch[1])
+
+
+@pytest.mark.parametrize("options", [NO_OPTIONS, StepOptions(sums_batch_norm=True)])
+@pytest.mark.parametrize("size", [1, 2])
+def test_layers_that_a_module_puts_into_evaluation_mode_stay_there(in_ring, size, options):
+    state, sums = in_ring(FrozenBackbone, size, options)
+    module, losses = by_hand(FrozenBackbone)
+    assert [each.loss for each in sums] == pytest.approx(losses, rel=1e-5)
+    for name, value in module.state_dict().items():
+        np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_layers_stay_in_evaluation_mode_after_an_evaluation():
+    loaded = load_spec(ZOO, "torch_lightning", params={}, plain_models=PLAIN_MODELS)
+    step = make_step(with_methods(loaded, create_model=FrozenBackbone), EXAMPLE)
+    evaluation = TorchEvaluation(step.model.runner, EXAMPLE)
+    _, losses = by_hand(FrozenBackbone)
+    for batch, loss in zip(batches(), losses, strict=True):
+        sums = step.step(batch, wants_change=False, is_alone=True, salt=0)
+        assert sums.loss == pytest.approx(loss, rel=1e-6)
+        evaluation.sums(batch)
+
+
+class Penalised(NoNorm):
+    """It adds a mean over parameters to the loss."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) + self.layers[0].weight.square().mean()
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_mean_over_parameters_is_no_divisor_of_the_batch(in_ring, size):
+    state, sums = in_ring(Penalised, size, StepOptions(num_parts=2))
+    module, losses = by_hand(Penalised)
+    assert [each.loss for each in sums] == pytest.approx(losses, rel=1e-5)
+    for name, value in module.state_dict().items():
+        np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 class Masked(NoNorm):
     """Its loss is a mean over some of the examples, and one over all of them."""
 

@@ -1,6 +1,8 @@
 """A PyTorch step alone and in a ring: the same sums, nothing before all of them are in."""
 
 import copy
+import math
+import random
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from torch import nn
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import StepOptions
+from edl_horovod.frameworks.torch.batches import step_seed
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from tests.specs import with_methods
@@ -274,6 +277,31 @@ def test_a_buffer_that_changes_only_later_is_refused():
         step.step(batch, wants_change=False, is_alone=True, salt=0)
 
 
+class Unfreezing(nn.Module):
+    """It unfreezes its first layer by the examples, where no callback could know of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.output = nn.Linear(4, 4), nn.Linear(4, 1)
+        self.hidden.requires_grad_(False)
+
+    def forward(self, features):
+        x = features["x"]
+        self.hidden.requires_grad_(float(x[0, 0]) > 1e3)
+        return self.output(torch.tanh(self.hidden(x)))
+
+
+def test_a_parameter_that_a_step_unfreezes_is_refused():
+    step = make_step(with_methods(load(), create_model=Unfreezing), EXAMPLE)
+    (batch,) = batches(1)
+    step.step(batch, wants_change=False, is_alone=True, salt=0)
+    batch.features["x"][0, 0] = 2e3
+    before = state_of(step)
+    with pytest.raises(UserCodeError, match=r"hidden\.weight, hidden\.bias.*on_epoch_end"):
+        step.step(batch, wants_change=False, is_alone=True, salt=0)
+    assert_same(state_of(step), before, rtol=0, atol=0)
+
+
 class Shrinking(nn.Module):
     """It writes into what is trained, and notes how wide its input is."""
 
@@ -364,6 +392,122 @@ def test_a_count_that_is_no_buffer_is_refused():
     loaded = with_methods(load(), create_model=CountsPasses)
     with pytest.raises(UserCodeError, match=r"attribute 'num_passes'.*register_buffer"):
         make_step(loaded, EXAMPLE)
+
+
+class KeepsState(nn.Linear):
+    """It changes an attribute by what this was before."""
+
+    def __init__(self, first, change):
+        super().__init__(4, 1)
+        self.kept, self.change = first, change
+
+    def forward(self, features):
+        self.kept = self.change(self.kept, features["x"])
+        return super().forward(features["x"]) * (1 + self.kept)
+
+
+@pytest.mark.parametrize(
+    ("first", "change"),
+    [
+        (1.0, lambda kept, x: max(0.5, kept * 0.999)),
+        (0.0, lambda kept, x: 0.9 * kept + 0.1 * x.mean().item()),
+        (True, lambda kept, x: not kept),
+        (None, lambda kept, x: x.mean() + (0.0 if kept is None else kept)),
+        (torch.zeros(()), lambda kept, x: kept.lerp(x.detach().mean(), 0.1)),
+    ],
+    ids=["decay", "moving mean", "toggle", "tensor that appears", "tensor"],
+)
+def test_state_in_an_attribute_is_refused(first, change):
+    loaded = with_methods(load(), create_model=lambda: KeepsState(first, change))
+    with pytest.raises(UserCodeError, match=r"attribute 'kept'.*register_buffer"):
+        make_step(loaded, EXAMPLE)
+
+
+Metric = type("Metric", (nn.Module,), {"__module__": "torchmetrics.metric"})
+
+
+class Accuracy(Metric):
+    """As far as it is looked at: it counts its calls and adds up what they say."""
+
+    def __init__(self):
+        super().__init__()
+        self._update_count, self.total = 0, torch.zeros(())
+
+    def forward(self, outputs):
+        self._update_count += 1
+        self.total = self.total + outputs.detach().mean()
+
+
+class Caches(nn.Module):
+    """It notes what a pass computes, by random numbers, and by a buffer that it changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.dropout = nn.Linear(4, 1), nn.Dropout(0.5)
+        self.register_buffer("scale", torch.ones(()))
+        self.last_mean, self.last_outputs, self.mask = 0.0, None, None
+        self.accuracy = Accuracy()
+
+    def forward(self, features):
+        if self.mask is None:
+            self.mask = torch.ones(4)
+        self.scale.mul_(0.99)
+        drawn = random.random() + np.random.random()
+        outputs = self.layer(self.dropout(features["x"] * self.mask)) * self.scale * drawn
+        self.last_outputs, self.last_mean = outputs, outputs.mean().item()
+        self.accuracy(outputs)
+        return outputs
+
+
+def test_attributes_that_only_note_the_last_pass_are_no_state():
+    step = make_step(with_methods(load(), create_model=Caches), EXAMPLE)
+    (batch,) = batches(1)
+    step.rehearse(batch)
+    assert step.step(batch, wants_change=False, is_alone=True, salt=0).is_finite
+
+
+class Spectral(nn.Module):
+    """A row has only one left singular vector, so that the first passes write what it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 1))
+
+    def forward(self, features):
+        return self.layer(features["x"])
+
+
+class Clamped(nn.Linear):
+    """The limit has an effect only after some steps."""
+
+    def __init__(self):
+        super().__init__(4, 1)
+
+    def forward(self, features):
+        with torch.no_grad():
+            self.weight.clamp_(-0.55, 0.55)
+        return super().forward(features["x"])
+
+
+@pytest.mark.parametrize("create_model", [Spectral, Clamped])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_write_that_changes_nothing_at_first_is_that_of_a_loop_by_hand(size, create_model):
+    loaded = with_methods(
+        load(),
+        create_model=create_model,
+        create_optimizer=lambda model: torch.optim.SGD(model.parameters(), 0.3),
+    )
+    step = make_step(loaded, EXAMPLE)
+    step.rehearse(next(batches()))
+    module = step.model.runner.module.train()
+    optimizer = torch.optim.SGD(module.parameters(), 0.3)
+    for batch in batches():
+        optimizer.zero_grad()
+        nn.functional.mse_loss(module(batch.features), batch.labels).backward()
+        optimizer.step()
+    states, _ = ring_of(size, loaded)
+    for name, tensor in module.state_dict().items():
+        np.testing.assert_allclose(states[0][name], tensor.numpy(), rtol=1e-4, err_msg=name)
 
 
 class Rotating(nn.Module):
@@ -512,6 +656,43 @@ def test_a_rank_with_one_example_normalises_it():
     alone = step.step(one, wants_change=False, is_alone=True, salt=0)
     assert alone.num_examples == 1
     assert alone.loss == pytest.approx(expected.item(), rel=1e-5)
+
+
+class Pictures(nn.Module):
+    """A single example has four values of each feature."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution, self.norm = nn.Conv2d(1, 3, 1), nn.BatchNorm2d(3)
+        self.dropout, self.output = nn.Dropout(0.5), nn.Linear(3, 1)
+        self.sizes = []
+
+    def forward(self, features):
+        self.sizes.append(len(features["x"]))
+        pictures = self.norm(self.convolution(features["x"].view(-1, 1, 2, 2)))
+        return self.output(self.dropout(pictures.tanh().amax((2, 3))))
+
+
+def test_one_example_is_a_step_of_a_plain_loop():
+    loaded = with_methods(load(kind="SGD"), create_model=Pictures)
+    step = make_step(loaded, EXAMPLE)
+    module = step.model.runner.module
+    plain = copy.deepcopy(module).train()
+    one = part_of(next(batches()), 0, BATCH, lambda number: True)
+    assert len(one.labels) == 1
+    module.sizes.clear()
+    sums = step.step(one, wants_change=False, is_alone=True, salt=0)
+    assert module.sizes == [1]
+    assert not any("forward" in vars(layer) for layer in module.modules())
+    assert math.isfinite(sums.loss)
+
+    torch.manual_seed(step_seed(3, 0, 0))
+    loss = nn.functional.mse_loss(plain(one.features), one.labels)
+    assert sums.loss == loss.item()
+    loss.backward()
+    torch.optim.SGD(plain.parameters(), 0.05).step()
+    for name, value in plain.state_dict().items():
+        assert torch.equal(module.state_dict()[name], value), name
 
 
 class Hooked(nn.Module):

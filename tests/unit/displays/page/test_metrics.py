@@ -23,7 +23,7 @@ EVENTS = [
 
 def text_of(events=EVENTS, **more):
     snapshot = JobSnapshot(time=6.0, state=summarize(events) if events else None, **more)
-    return exposition('a "job"\n', snapshot).decode()
+    return exposition({'a "job"\n': snapshot}).decode()
 
 
 def values(text):
@@ -62,6 +62,22 @@ def test_a_job_is_in_one_state():
     assert read["edl_job_state", "running"] == 0
 
 
+@pytest.mark.parametrize("end", ["finished", "failed", "suspended"])
+def test_a_job_that_is_over_has_no_ranks_and_nothing_left(end):
+    assert values(text_of())["edl_records_per_second",] > 0
+    read = values(text_of([*EVENTS, Recorded(6.0, "launcher", event("job", state=end))]))
+    assert read["edl_ring_ranks",] == 0
+    assert read["edl_steps_done",] == 3
+    assert ("edl_records_per_second",) not in read
+    assert ("edl_left_seconds",) not in read
+
+
+def test_a_task_without_steps_has_records():
+    done = event("progress", records=30, total_records=90)
+    read = values(text_of([Recorded(5.0, "host:0", done)]))
+    assert (read["edl_records_done",], read["edl_records",]) == (30, 90)
+
+
 def test_a_job_that_cannot_be_read_is_not_up():
     assert values(text_of([], problem="no such job")) == {("edl_up",): 0}
 
@@ -71,11 +87,28 @@ def test_the_name_of_a_job_is_a_label_as_it_is():
     assert {s.labels["job_name"] for family in families for s in family.samples} == {'a "job"\n'}
 
 
+def text_of_three_jobs():
+    known = JobSnapshot(time=6.0, state=summarize(EVENTS))
+    begun = JobSnapshot(time=6.0, state=summarize(EVENTS[:2]))
+    return exposition({"a": begun, "b": known, "c": JobSnapshot(time=6.0, problem="x")}).decode()
+
+
+def test_several_jobs_share_families():
+    families = list(text_string_to_metric_families(text_of_three_jobs()))
+    names = [family.name for family in families]
+    assert len(names) == len(set(names))
+    jobs = {family.name: [it.labels["job_name"] for it in family.samples] for family in families}
+    assert jobs["edl_up"] == ["a", "b", "c"]
+    assert jobs["edl_steps_done"] == ["a", "b"]
+    assert jobs["edl_loss"] == ["b"]
+
+
 @pytest.mark.skipif(not shutil.which("promtool"), reason="apt-get install prometheus")
-def test_names_and_types_follow_the_conventions():
+@pytest.mark.parametrize("make_text", [text_of, text_of_three_jobs])
+def test_names_and_types_follow_the_conventions(make_text):
     checked = subprocess.run(
         ["promtool", "check", "metrics"],
-        input=text_of(),
+        input=make_text(),
         capture_output=True,
         text=True,
         timeout=60,

@@ -55,7 +55,7 @@ class _Parsed(HTMLParser):
 
 def _snapshot_of(text: str, *, in_cluster: bool) -> JobSnapshot:
     """A job with the text wherever somebody else's text may stand."""
-    rank = RankAccount(text, 1, NOW - 9, NOW, {f"{text} x": 4.0, "input": 5.0}, text)
+    rank = RankAccount(text, 1, NOW - 9, NOW, 9.0, {f"{text} x": 4.0, "input": 5.0}, text)
     state = JobState(
         state="running",
         task="train",

@@ -1,8 +1,10 @@
 """One snapshot at a time, however many readers ask and however long it takes."""
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -53,6 +55,8 @@ class CountedSource:
         assert self.may_end.wait(30)
         return JobSnapshot(time=time.time(), state=JobState())
 
+    overview = snapshot
+
 
 def test_first_requests_for_a_job_of_a_folder_share_one_reader():
     source = CountedSource()
@@ -72,6 +76,33 @@ def test_first_requests_for_a_job_of_a_folder_share_one_reader():
 
     assert statuses == [200, 200, 200]
     assert source.num_looks == 1
+
+
+def test_what_was_shown_of_a_job_is_forgotten_when_its_page_is_closed(monkeypatch):
+    monkeypatch.setattr(server, "PAGE_SECONDS", 0.0)
+    shown = []
+
+    class Watched(CountedSource):
+        def snapshot(self):
+            snapshot = super().snapshot()
+            shown.append(weakref.ref(snapshot))
+            return snapshot
+
+    pages = Pages(Folder("f", find=lambda: ["m"], open_source=lambda _: Watched()))
+    app = Starlette(routes=pages.routes())
+
+    async def send(message):
+        pass
+
+    async def read():
+        for path in ("/job/m/", "/"):
+            scope = {"type": "http", "method": "GET", "path": path}
+            await app({**scope, "query_string": b"", "headers": []}, None, send)
+
+    asyncio.run(read())
+    gc.collect()
+
+    assert [ref() for ref in shown] == [None]
 
 
 def test_a_job_that_is_read_for_long_keeps_no_other_job_waiting():

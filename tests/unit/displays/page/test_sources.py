@@ -1,21 +1,25 @@
 """Looks at a job by its directory: there, not yet there, torn, begun anew."""
 
+import gc
 import json
 import os
 import pickle
+import re
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edl_horovod.config import resolved
-from edl_horovod.config.schema import JobConfig
-from edl_horovod.displays.page.rendering import charts_of
+from edl_horovod.config.schema import JobConfig, KubernetesConfig
+from edl_horovod.displays.page.folder import Folder, list_view
+from edl_horovod.displays.page.rendering import charts_of, page
 from edl_horovod.displays.page.snapshot import DirectorySource, History
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, Recorded, line_of
-from tests.job_events import recorded
+from tests.job_events import event, recorded
 
 
 def make_job(job_dir: Path) -> None:
@@ -197,6 +201,29 @@ def test_what_a_reset_took_is_known_by_its_parts(is_reset_first):
     }
 
 
+def test_the_ring_after_a_loss_of_all_ranks_is_a_reset_and_the_jobs_first_one_is_not():
+    history = History()
+    for generation, size in ((1, 2), (2, 2)):  # Each time the leader is a process without a ring.
+        history.add(recorded("reset", generation=generation, old_size=0, new_size=size))
+
+    snapshot = history.snapshot(history.state)
+    assert [reset.event.generation for reset in snapshot.resets] == [2]
+    assert snapshot.state.num_resets == 1
+
+
+def test_the_first_ring_of_another_job_in_the_same_log_is_no_reset():
+    history = History()
+    for one in (
+        recorded("reset", generation=1, new_size=2),
+        recorded("job", state="finished"),
+        recorded("reset", generation=1, new_size=2),
+    ):
+        history.add(one)
+
+    snapshot = history.snapshot(history.state)
+    assert (snapshot.resets, snapshot.state.num_resets) == ((), 0)
+
+
 def reset_at_ten(**fields):
     return recorded("reset", 10.0, generation=2, old_size=2, new_size=3, seconds=0.5, **fields)
 
@@ -247,6 +274,16 @@ def test_a_process_is_shown_with_the_cause_of_its_end():
     assert (newcomer.last.pid, newcomer.end) == (2, "")
 
 
+def test_a_process_of_which_only_the_connection_was_lost_has_no_end():
+    history = History()
+    history.add(recorded("account", 10.0, "host:1", doing="input", seconds={"input": 5.0}))
+    for state in ("lost", "returned"):
+        history.add(recorded("worker", 11.0, worker="host:1", state=state))
+
+    (process,) = history.snapshot(history.state).processes
+    assert process.end == ""
+
+
 def test_a_job_of_a_million_events_has_a_snapshot_of_bounded_size():
     history, sizes = History(), []
     history.add(recorded("generation", size=2, is_formed=True))
@@ -265,3 +302,151 @@ def test_a_job_of_a_million_events_has_a_snapshot_of_bounded_size():
     assert len(shown.loss) + len(shown.speed) <= 2 * 401
     assert len(shown.processes[0].moments) <= 400
     assert len(shown.metrics) <= 12
+
+
+def test_the_accounts_of_a_job_with_many_processes_are_bounded():
+    def size(num_processes):
+        history = History()
+        for pid in range(num_processes):
+            for number in range(1, 21):
+                seconds = {"input": float(number)}
+                one = recorded("account", pid + number, pid=pid, seconds=seconds, doing="input")
+                history.add(one)
+        shown = history.snapshot(history.state).processes
+        assert len(shown) == num_processes
+        assert len(shown[-1].moments) > 2
+        return sum(len(process.moments) for process in shown)
+
+    assert size(50) == 50 * 20
+    assert size(1000) <= 4000
+
+
+def write_ended_job(job_dir, num_events):
+    """A job that has finished, with an account and a stop of each step."""
+    make_job(job_dir)
+    with EventLog(job_dir / "events.jsonl", "launcher") as log:
+        for number in range(1, num_events + 1):
+            log.write(step(number).event)
+            seconds = {"computing": float(number), "input": 1.0}
+            log.write(event("account", pid=1, seconds=seconds, doing="input"))
+        log.write(event("evaluation", step=num_events, metrics={"auc": 0.75}))
+        log.write(event("job", state="finished", steps=num_events))
+
+
+def folder_with(tmp_path, *names):
+    return Folder("f", lambda: names, lambda name: DirectorySource(JobDir(tmp_path / name)))
+
+
+def test_a_list_of_jobs_that_are_over_keeps_little_of_each(tmp_path):
+    names = [f"job{number}" for number in range(10)]
+    for name in names:
+        write_ended_job(tmp_path / name, 400)
+    folder = folder_with(tmp_path, *names)
+    tracemalloc.start()
+    try:
+        folder.snapshot()
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert kept < len(names) * 50_000
+
+
+def test_a_job_that_is_over_is_listed_with_how_it_ended(tmp_path):
+    write_ended_job(tmp_path / "job", 20)
+    folder = folder_with(tmp_path, "job")
+
+    for _ in range(2):
+        ((_, listed),) = folder.snapshot().jobs
+        assert (listed.is_over, listed.state.state, listed.state.step) == (True, "finished", 20)
+        assert listed.state.metrics == {"auc": 0.75}
+        assert listed.state.account.goodput == 20 / 21
+        assert listed.ended >= listed.began
+
+
+def test_the_page_of_a_job_that_was_only_listed_has_all_of_it(tmp_path):
+    write_ended_job(tmp_path / "job", 20)
+    folder = folder_with(tmp_path, "job")
+    folder.snapshot()
+
+    shown = folder.source("job").snapshot()
+
+    assert [x for x, _ in shown.loss] == list(range(1, 21))
+    assert len(shown.processes) == 1
+    assert folder.source("job").snapshot().loss == shown.loss
+
+
+def test_a_listed_job_that_goes_on_is_read_again(tmp_path):
+    write_ended_job(tmp_path / "job", 20)
+    folder = folder_with(tmp_path, "job")
+    folder.snapshot()
+    write_steps(tmp_path / "job", 21)
+    with EventLog(tmp_path / "job" / "events.jsonl", "launcher") as log:
+        log.write(event("job", state="suspended"))
+
+    ((_, listed),) = folder.snapshot().jobs
+
+    assert (listed.state.state, listed.state.step) == ("suspended", 21)
+    assert listed.state.metrics == {"auc": 0.75}
+
+
+def test_a_page_that_is_open_is_not_read_again_because_of_the_list(tmp_path, monkeypatch):
+    write_ended_job(tmp_path / "job", 20)
+    folder = folder_with(tmp_path, "job")
+    shown = folder.source("job").snapshot()
+    folder.snapshot()
+    monkeypatch.setattr(Path, "open", None)
+    monkeypatch.setattr(JobDir, "is_running", lambda _: False)
+
+    assert folder.source("job").snapshot().loss == shown.loss
+
+
+def write_job_of_sweep(job_dir, *, secret="", **settings):
+    job_dir.mkdir(parents=True, exist_ok=True)
+    kubernetes = KubernetesConfig(env={"TOKEN": secret})
+    config = JobConfig(
+        task="train",
+        data="/d",
+        output=str(job_dir.with_suffix(".out")),
+        model_def="m",
+        kubernetes=kubernetes,
+        **settings,
+    )
+    resolved.dump(config, job_dir / "config.yaml")
+
+
+def list_page(folder):
+    return page(list_view("f", folder.snapshot(), now=time.time())).decode()
+
+
+def compared(shown):
+    """The cells of the table of settings."""
+    section = shown.partition('<section id="settings">')[2].partition("</section>")[0]
+    return re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", section)
+
+
+def test_the_jobs_of_one_folder_are_listed_with_the_settings_in_which_they_differ(tmp_path):
+    names = ["a.job", "b.job"]
+    for name, rate in zip(names, (0.1, 0.01), strict=True):
+        write_job_of_sweep(tmp_path / name, secret=name, params={"rate": rate})
+        write_steps(tmp_path / name, 1, 2)
+    folder = folder_with(tmp_path, *names)
+
+    first = list_page(folder)
+    assert compared(first) == ["job", "params.rate", "a.job", "0.1", "b.job", "0.01"]
+    assert first.count("data-chart") == 1
+    write_job_of_sweep(tmp_path / "b.job", params={"rate": 0.1})
+    assert compared(list_page(folder)) == []
+
+
+def test_jobs_of_several_folders_are_not_compared(tmp_path):
+    names = ["x/a.job", "y/b.job"]
+    for name, rate in zip(names, (0.1, 0.01), strict=True):
+        write_job_of_sweep(tmp_path / name, params={"rate": rate})
+        write_steps(tmp_path / name, 1, 2)
+
+    shown = list_page(folder_with(tmp_path, *names))
+
+    assert compared(shown) == []
+    assert "data-chart" not in shown

@@ -1,0 +1,204 @@
+"""What a pass changes, draws or reads besides a model's weights: as in `fit`, or refused."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.plain_models import loss_part
+from edl_horovod.frameworks.step_options import StepOptions
+from edl_horovod.frameworks.values import Batch
+from tests.fitting import BATCH, assert_same_weights, by_fit, by_us, examples, loaded_with
+from tests.specs import with_methods
+from tests.zoo import masked
+from tests.zoo.fitted import NUM_FEATURES
+
+
+def of_layer(layer, **functions):
+    """A loaded spec of a dense layer behind another one."""
+
+    def create_model():
+        features = keras.Input((NUM_FEATURES,))
+        return keras.Model(features, keras.layers.Dense(1)(layer()(features)))
+
+    return with_methods(loaded_with("fitted"), create_model=create_model, **functions)
+
+
+class Noise(keras.layers.Layer):
+    """It draws without a generator of its own."""
+
+    def call(self, x, training=False):
+        return x + keras.random.normal(ops.shape(x)) if training else x
+
+
+def test_keras_own_generator_draws_anew_in_each_step_and_the_same_when_it_is_set_back():
+    step, _ = by_us(of_layer(Noise, create_optimizer=lambda: keras.optimizers.SGD(0.0)))
+    features, labels = (tf.constant(array[:BATCH]) for array in examples())
+    batch = Batch(features, labels, BATCH)
+    before = {name: np.array(part.numpy()) for name, part in step.variables.items()}
+
+    def losses():
+        run = [step.step(batch, wants_change=False, is_alone=True, salt=salt) for salt in (0, 0, 5)]
+        return [each.loss for each in run]
+
+    first = losses()
+    assert len(set(first)) == 3
+    for name, part in step.variables.items():
+        part.assign(before[name])
+    assert losses() == first
+
+
+class Assigning(keras.layers.Layer):
+    """It scales its weight in the forward pass, as spectral normalization does."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+
+    def call(self, x):
+        self.scale.assign(self.scale * 0.5)
+        return x * self.scale
+
+
+COUNT = keras.Variable(0.0, trainable=False, name="count_of_passes")
+
+
+class Counting(keras.layers.Layer):
+    """It counts in a variable that no model has."""
+
+    def call(self, x):
+        COUNT.assign_add(1.0)
+        return x / COUNT
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (Assigning, r"assigns variables that are trained.*scale"),
+        (
+            lambda: keras.layers.SpectralNormalization(keras.layers.Dense(3)),
+            r"assigns variables that are trained.*kernel",
+        ),
+        (Counting, r"variables that the model does not have.*count_of_passes"),
+    ],
+)
+def test_an_assignment_that_would_be_lost_is_refused(layer, message):
+    with pytest.raises(UserCodeError, match=message):
+        by_us(of_layer(layer))
+
+
+class Begun(keras.layers.Layer):
+    """It begins with the mean of the first batch that it sees."""
+
+    def build(self, shape):
+        self.mean = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False)
+        self.passes = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x):
+        self.mean.assign(ops.where(self.passes > 0, self.mean, ops.mean(x, axis=0)))
+        self.passes.assign_add(1.0)
+        return x - self.mean
+
+
+def test_a_layer_that_begins_with_its_first_batch_has_seen_none_before():
+    loaded = of_layer(Begun)
+    step, _ = by_us(loaded)
+    keras.utils.set_random_seed(1)
+    model = loaded.spec.create_model()
+    model.compile(loaded.spec.create_optimizer(), "mse")
+    by_fit(model)
+    assert_same_weights(step.model.keras, model)
+
+
+WEIGHT = keras.Variable(0.0, trainable=False, name="weight_of_loss")
+
+
+def test_a_variable_of_a_loss_that_callbacks_set_is_part_of_the_rings_state():
+    def create_loss(outputs, labels):
+        return ops.mean(ops.square(outputs - labels)) * WEIGHT
+
+    step, _ = by_us(with_methods(loaded_with("fitted"), create_loss=create_loss))
+    (others,) = [part for name, part in step.variables.items() if name.startswith("other/")]
+    others.assign(7.0)
+    assert float(WEIGHT) == 7.0
+
+
+def test_a_usual_step_has_no_other_variables():
+    step, _ = by_us(loaded_with("fitted"))
+    assert not [name for name in step.variables if name.startswith("other/")]
+
+
+def test_masks_count_in_16_bits_as_well():
+    data = masked.data("masked", 3 * BATCH)
+    try:
+        keras.config.set_dtype_policy("mixed_bfloat16")
+        step, sums = by_us(loaded_with("masked.MaskedSpec", kind="masked"), data=data)
+        loaded_with("masked.MaskedSpec")
+        logs = by_fit(masked.MODELS["masked"](), data)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    loss = np.mean([each.loss for each in sums])
+    assert loss == pytest.approx(logs["loss"], rel=1e-2)
+    assert step.model.keras.dtype_policy.name == "mixed_bfloat16"
+
+
+def test_a_model_of_float16_has_its_loss_scaled():
+    try:
+        keras.config.set_dtype_policy("mixed_float16")
+        step, _ = by_us(loaded_with("fitted"), data=examples(2))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert isinstance(step.optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def test_float8_is_refused():
+    def layer():
+        return keras.layers.Dense(4, dtype="float8_from_float32")
+
+    with pytest.raises(UserCodeError, match="float8"):
+        by_us(of_layer(layer))
+
+
+def test_a_mask_beside_an_activity_regularizer_is_not_computed_in_parts():
+    loaded = loaded_with("masked.MaskedSpec", kind="regularized")
+    with pytest.raises(UserCodeError, match="different divisors"):
+        by_us(loaded, data=masked.data("masked", BATCH), options=StepOptions(num_parts=2))
+
+
+LABELS = np.array([0.0, 1.0, 1.0], np.float32)
+OUTPUTS = np.array([[0.3], [0.6], [0.2]], np.float32)
+
+
+@pytest.mark.parametrize("name", ["hinge", "squared_hinge", "poisson", "binary_crossentropy"])
+def test_a_loss_by_its_name_is_that_of_compile(name):
+    loss = loss_part(name, label="loss")(labels=tf.constant(LABELS), outputs=tf.constant(OUTPUTS))
+    theirs = keras.losses.get({"class_name": name, "config": {}})
+    expected = np.mean(theirs(LABELS[:, None], OUTPUTS))
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_loss_by_its_name_is_the_sum_over_outputs():
+    outputs = {"a": tf.constant(OUTPUTS), "b": tf.constant(2 * OUTPUTS)}
+    labels = dict.fromkeys(outputs, tf.constant(LABELS[:, None]))
+    loss = loss_part("mse", label="loss")(labels=labels, outputs=outputs)
+    squares = [np.mean((factor * OUTPUTS - LABELS[:, None]) ** 2) for factor in (1, 2)]
+    assert float(loss) == pytest.approx(sum(squares), rel=1e-5)
+
+
+def test_a_loss_by_its_name_leaves_out_what_is_masked():
+    ids, _, tags = masked.tagger()
+    data = masked.data("masked", BATCH)
+    outputs = keras.Model(ids, tags)(data[0])
+    loss = loss_part("sparse_categorical_crossentropy", label="loss")(
+        labels=tf.constant(data[1]), outputs=outputs
+    )
+    losses = keras.losses.sparse_categorical_crossentropy(data[1], outputs).numpy()
+    assert float(loss) == pytest.approx(losses[data[0] != 0].mean(), rel=1e-5)
+
+
+def test_a_function_of_evaluations_in_a_lambda_callback_is_refused():
+    callback = keras.callbacks.LambdaCallback(on_test_end=lambda logs: None)
+    step, _ = by_us(with_methods(loaded_with("fitted"), create_callbacks=lambda: [callback]))
+    with pytest.raises(UserCodeError, match="not called for evaluations"):
+        step.callbacks(num_epochs=1, steps_per_epoch=None, per_step=False)
