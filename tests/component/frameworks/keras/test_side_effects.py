@@ -124,6 +124,24 @@ def test_a_variable_of_a_loss_that_callbacks_set_is_part_of_the_rings_state():
     assert float(WEIGHT) == 7.0
 
 
+class Factor(keras.layers.Layer):
+    """It multiplies by a plain attribute."""
+
+    factor = 1.0
+
+    def call(self, x):
+        return x * self.factor
+
+
+def test_a_plain_attribute_has_the_value_that_it_had_when_the_step_was_traced():
+    step, _ = by_us(of_layer(Factor, create_optimizer=lambda: keras.optimizers.SGD(0.0)))
+    features, labels = (tf.constant(array[:BATCH]) for array in examples())
+    batch = Batch(features, labels, BATCH)
+    before = step.step(batch, wants_change=False, is_alone=True, salt=0).loss
+    step.model.keras.layers[1].factor = 5.0
+    assert step.step(batch, wants_change=False, is_alone=True, salt=0).loss == before
+
+
 def test_a_usual_step_has_no_other_variables():
     step, _ = by_us(loaded_with("fitted"))
     assert not [name for name in step.variables if name.startswith("other/")]

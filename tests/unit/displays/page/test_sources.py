@@ -328,7 +328,7 @@ def write_ended_job(job_dir, num_events):
         for number in range(1, num_events + 1):
             log.write(step(number).event)
             seconds = {"computing": float(number), "input": 1.0}
-            log.write(event("account", pid=1, seconds=seconds, doing="input"))
+            log.write(event("account", pid=1, seconds=seconds, doing=""))
         log.write(event("evaluation", step=num_events, metrics={"auc": 0.75}))
         log.write(event("job", state="finished", steps=num_events))
 
