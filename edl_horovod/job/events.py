@@ -377,14 +377,13 @@ class EventLog:
             source: The `source` of each event.
         """
         self._path = path
-        self.source = source
-        """A process that takes another one's place writes under that one's name from then on."""
+        self._source = source
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         self._is_failing = False
 
     def write(self, event: Event) -> None:
         """Append one event; where that fails, warn once until it succeeds again."""
-        line = line_of(Recorded(round(time.time(), 4), self.source, event)).encode()
+        line = line_of(Recorded(round(time.time(), 4), self._source, event)).encode()
         try:
             if self._is_torn():
                 line = b"\n" + line

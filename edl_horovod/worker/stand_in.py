@@ -8,7 +8,7 @@ import signal
 import socket
 import struct
 import threading
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
 from edl_horovod.job import log as logs
 from edl_horovod.job.warm_workers import MAX_MESSAGE_BYTES, TAKEN, private_folder, socket_folder
-from edl_horovod.ring.activity import Activity, accounted
+from edl_horovod.ring.activity import accounted
 from edl_horovod.tasks.warm import make_warm, zoo_copy_checker_of
 from edl_horovod.worker.environment import WorkerEnvironment
 from edl_horovod.worker.rank import activity_of, be_rank, open_events, recorded_timeline
@@ -34,29 +34,23 @@ def work_when_launched(config: JobConfig, config_file: Path, environment: Worker
     with (
         open_events(config, config_file, environment) as events,
         zoo_copy_checker_of(config, identity) as checker,
-        ExitStack() as stack,
+        recorded_timeline(config, activity, events, identity),
+        accounted(activity, events),
+        make_warm(config, events, identity, checker) as work,
     ):
-        with recorded_timeline(config, activity, events, identity), accounted(activity, events):
-            work = stack.enter_context(make_warm(config, events, identity, checker))
-            activity.begin("joins", "waiting to be launched", "warm")
-            launched = wait_for_place(config_file, slot=identity.slot)
+        activity.begin("joins", "waiting to be launched", "warm")
+        launched = wait_for_place(config_file, slot=identity.slot)
         # Set for the whole process, because Horovod's library reads them as well.
         os.environ.update(launched.variables)
-        # The launched process may have another slot than the one for which this one got warm.
-        environment = WorkerEnvironment.of({**os.environ, "EDL_SLOT": ""})
-        identity = environment.identity
-        logs.setup(identity.label, level=config.log_level)
+        environment = WorkerEnvironment.of(os.environ)
+        logs.setup(environment.identity.label, level=config.log_level)
         launched.follow()
-        # From here on it is the rank that others know by this name, with an account of its own.
-        events.source = identity.label
-        activity = Activity(age=0.0, timeline=activity.timeline)
-        with recorded_timeline(config, activity, events, identity), accounted(activity, events):
-            try:
-                be_rank(config, events, environment, nullcontext(work), activity)
-                code = 0
-            except EdlError as error:
-                log.error("%s", error)
-                code = error.exit_code
+        try:
+            be_rank(config, events, environment, nullcontext(work), activity)
+            code = 0
+        except EdlError as error:
+            log.error("%s", error)
+            code = error.exit_code
         launched.report_exit(code)
     return code
 

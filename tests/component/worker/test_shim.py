@@ -11,34 +11,11 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.errors import ConfigError
-from edl_horovod.job import events
-from edl_horovod.job.state import summarize
 from edl_horovod.job.warm_workers import private_folder, socket_folder
 from edl_horovod.worker.stand_in import wait_for_place
 from tests.waiting import wait_until
 
 LIMIT_SECONDS = 20.0
-ROOT = str(Path(__file__).parents[3])
-REAL_WORKER = """
-import os, pathlib, sys
-from edl_horovod.config import resolved
-from edl_horovod.config.frameworks import FRAMEWORKS
-from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.tasks import TASKS, Task
-from edl_horovod.records.sources.table import SCHEMES
-from edl_horovod.worker.environment import WorkerEnvironment
-from edl_horovod.worker.stand_in import work_when_launched
-from tests.numpy_framework import ENTRY
-FRAMEWORKS["numpy"] = ENTRY
-SCHEMES["numbers"] = "tests.memory_source"
-TASKS["add"] = Task(summary="", module="tests.adding_task", needs=("data",))
-config_file = pathlib.Path(sys.argv[1])
-config = JobConfig(
-    task="add", framework="numpy", data="numbers:100", job_dir=str(config_file.parent)
-)
-resolved.dump(config, config_file)
-work_when_launched(config, config_file, WorkerEnvironment.of(os.environ))
-"""
 WORKER = """
 import os, pathlib, signal, sys
 from edl_horovod.worker.stand_in import wait_for_place
@@ -83,14 +60,9 @@ def processes():
 def warm(config, processes):
     """Start a worker that waits; `end` is its exit code, or "sleep"."""
 
-    def start(slot=0, end=0, worker=WORKER):
-        argv = [sys.executable, "-c", worker, str(config), str(slot), str(end)]
-        process = subprocess.Popen(
-            argv,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "EDL_SLOT": str(slot), "PYTHONPATH": ROOT},
-        )
+    def start(slot=0, end=0):
+        argv = [sys.executable, "-c", WORKER, str(config), str(slot), str(end)]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         processes.append(process)
         wait_until(lambda: (socket_folder(config) / f"{slot}-{process.pid}.sock").exists())
         return process
@@ -102,7 +74,6 @@ def warm(config, processes):
 def launch(config, processes):
     def start(slot=0):
         variables = {**os.environ, "HOROVOD_RANK": "3", "HOROVOD_LOCAL_RANK": str(slot)}
-        variables["HOROVOD_HOSTNAME"] = "launched"
         argv = [sys.executable, "-m", "edl_horovod.worker.shim", "--config", str(config)]
         process = subprocess.Popen(
             argv,
@@ -165,23 +136,6 @@ def test_each_takes_one_and_its_own_slots_first(warm, launch):
 def test_any_slots_worker_is_better_than_none(warm, launch):
     worker = warm(slot=2)
     assert launch(slot=0).communicate(timeout=LIMIT_SECONDS)[0].startswith(str(worker.pid))
-
-
-def test_it_writes_under_the_name_of_the_launched_rank(warm, launch, config):
-    waiting, rank = f"{socket.gethostname()}:2", "launched:0"
-    worker = warm(slot=2, worker=REAL_WORKER)
-    # It has no driver to call, so the rank ends with an error; its last words are in its account.
-    _, complaint = launch(slot=0).communicate(timeout=LIMIT_SECONDS)
-    assert "must be started by a launcher" in complaint
-    worker.wait(LIMIT_SECONDS)
-    account = summarize(events.read(config.parent / "events.jsonl")).account
-    before, after = account.ranks
-    assert [(it.worker, it.pid, it.doing) for it in (before, after)] == [
-        (waiting, worker.pid, ""),
-        (rank, worker.pid, ""),
-    ]
-    # No second counts twice.
-    assert after.began >= before.began + sum(before.seconds.values()) - 0.01
 
 
 def test_without_a_warm_worker_it_becomes_a_cold_one(warm, launch, config):
