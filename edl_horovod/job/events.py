@@ -48,7 +48,6 @@ __all__ = [
     "TraceEvent",
     "WorkerEvent",
     "fields_of",
-    "first_line",
     "follow",
     "line_of",
     "parse",
@@ -452,6 +451,24 @@ class Tail:
         """Start at the first line of a log, which does not have to exist yet."""
         self._path = path
         self._offset = 0
+        self._first_line = b""
+
+    def begins_again(self) -> bool:
+        """Whether the path has another log than at the last call, as that of a new job.
+
+        Then `new_events` starts at its first line.
+        """
+        try:
+            with self._path.open("rb") as stream:
+                line = stream.readline(_FIRST_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
+            line = b""
+        is_complete = line.endswith(b"\n") or len(line) == _FIRST_BYTES
+        first_line = line if is_complete else b""
+        if first_line == self._first_line:
+            return False
+        self._first_line, self._offset = first_line, 0
+        return True
 
     def new_events(self) -> Iterator[Recorded]:
         """The events since the last call, read line by line: a log may be of any size."""
@@ -467,16 +484,6 @@ class Tail:
                 self._offset += len(line)
                 if line != b"\n" and (parsed := parse(line)) is not None:
                     yield parsed
-
-
-def first_line(path: Path) -> bytes:
-    """What tells a log from that of another job at its path; empty until a line is complete."""
-    try:
-        with path.open("rb") as stream:
-            line = stream.readline(_FIRST_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
-        return b""
-    return line if line.endswith(b"\n") or len(line) == _FIRST_BYTES else b""
 
 
 def read(path: Path) -> list[Recorded]:

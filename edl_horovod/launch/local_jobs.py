@@ -214,26 +214,26 @@ class _Summary:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._first_line = b""
         self._tail, self._known = Tail(path), _Known()
 
     def newest(self) -> _Known:
         """Read the new events, or all of them if the directory has a new job."""
         with self._lock:
-            first_line = events.first_line(self._path)
-            if first_line != self._first_line:
-                self._tail, self._known = Tail(self._path), _Known()
-            self._first_line = b""  # If the events cannot be read to the end, begin again.
-            self._known = self._read_on(self._known)
-            self._first_line = first_line
+            # If the events cannot be read to the end, the next look begins again.
+            tail, self._tail = self._tail, Tail(self._path)
+            if tail.begins_again():
+                self._known = _Known()
+            self._known = self._read_on(tail, self._known)
+            self._tail = tail
             return self._known
 
-    def _read_on(self, known: _Known) -> _Known:
+    @staticmethod
+    def _read_on(tail: Tail, known: _Known) -> _Known:
         is_ours, last_time = known.is_ours, known.last_time
 
         def noted() -> Iterator[Recorded]:
             nonlocal is_ours, last_time
-            for recorded in self._tail.new_events():
+            for recorded in tail.new_events():
                 is_ours = is_ours or recorded.source == "launcher"
                 if not isinstance(recorded.event, AccountEvent):  # A rank that hangs writes them.
                     last_time = max(last_time or 0.0, recorded.time)

@@ -24,7 +24,6 @@ from edl_horovod.job.events import (
     SummaryEvent,
     Tail,
     WorkerEvent,
-    first_line,
 )
 from edl_horovod.job.pace import Pace, Paces
 from edl_horovod.job.resets import Reset, Resets
@@ -390,7 +389,7 @@ class DirectorySource:
 
     def _forget(self) -> None:
         self._tail, self._history = Tail(self._path), History()
-        self._beginning, self._is_forgotten = b"", True
+        self._is_forgotten = True
 
     def _take(self, *, is_running: bool) -> JobSnapshot:
         self._read()
@@ -408,10 +407,8 @@ class DirectorySource:
 
     def _read(self) -> None:
         """Read new events; start from the beginning if the directory has a new job."""
-        beginning = first_line(self._path)
-        if beginning != self._beginning:
-            self._forget()
-            self._beginning = beginning
+        if self._tail.begins_again():
+            self._history = History()
         for recorded in self._tail.new_events():
             self._history.add(recorded)
         self._is_forgotten = False

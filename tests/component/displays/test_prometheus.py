@@ -23,8 +23,18 @@ pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="apt-get 
 
 
 @contextlib.contextmanager
-def prometheus(folder, target):
-    """Scrape a target each second; gives a function that asks for the value of an expression."""
+def prometheus(folder, shown):
+    """Scrape a dashboard of a job or of a folder each second.
+
+    Gives a function that asks for the value of an expression.
+    """
+    with dashboard(shown) as served, scraping(folder, served.url) as value:
+        yield value
+
+
+@contextlib.contextmanager
+def scraping(folder, url):
+    target = urllib.parse.urlsplit(url).netloc
     scrape = {"job_name": "edl", "scrape_interval": "1s", "static_configs": [{"targets": [target]}]}
     config = folder / "prometheus.yml"
     config.write_text(json.dumps({"scrape_configs": [scrape]}))  # JSON is YAML.
@@ -56,10 +66,7 @@ def test_it_follows_a_job(tmp_path):
         log.write(event("job", state="running", task="train"))
         log.write(event("step", step=3, size=2))
         log.write(event("account", seconds={"computing": 3.0, "input": 1.0}))
-        with (
-            dashboard(job_dir) as served,
-            prometheus(tmp_path, urllib.parse.urlsplit(served.url).netloc) as value,
-        ):
+        with prometheus(tmp_path, job_dir) as value:
             wait_until(lambda: value("edl_steps_done") == 3, "step 3")
             assert value("up") == 1
             assert value('sum(edl_rank_seconds_total{cause="computing"})') == 3.0
@@ -76,10 +83,7 @@ def test_it_follows_all_jobs_of_a_folder_by_one_target(tmp_path):
         with EventLog(job_dir / "events.jsonl", "host:0") as log:
             log.write(event("job", state="running", task="train"))
             log.write(event("step", step=number))
-    with (
-        dashboard(tmp_path) as served,
-        prometheus(tmp_path, urllib.parse.urlsplit(served.url).netloc) as value,
-    ):
+    with prometheus(tmp_path, tmp_path) as value:
         wait_until(lambda: value("count(edl_steps_done)") == 2, "both jobs")
         assert value('edl_steps_done{job_name=~".*/a.job"}') == 1
         assert value('edl_steps_done{job_name=~".*/b.job"}') == 2
@@ -97,10 +101,7 @@ def test_every_query_of_grafanas_dashboard_has_an_answer(tmp_path):
         log.write(event("step", step=3, size=2))
         log.write(event("evaluation", metrics={"accuracy": 0.5}))
         log.write(event("account", seconds={"computing": 3.0, "input": 1.0}))
-        with (
-            dashboard(job_dir) as served,
-            prometheus(tmp_path, urllib.parse.urlsplit(served.url).netloc) as value,
-        ):
+        with prometheus(tmp_path, job_dir) as value:
             log.write(event("step", step=9, size=2))  # Later, so the time that is left is known.
             for query in queries:
                 # As Grafana does it.
