@@ -149,6 +149,14 @@ def _own_log():
     logger.propagate = propagate
 
 
+@pytest.fixture(autouse=True)
+def _own_precision():
+    """A training in the test's process sets Keras' global policy, as it may in a rank."""
+    yield
+    if "keras" in sys.modules:
+        sys.modules["keras"].config.set_dtype_policy("float32")
+
+
 @pytest.fixture
 def imports_end_with_the_test():
     """Forget the modules that a test imports, as those of a zoo, and the paths that it adds."""

@@ -170,6 +170,15 @@ class ModuleRunner:
         self._compiled = compiled(self.module, self.loaded.label)
 
     @contextlib.contextmanager
+    def not_compiled(self) -> Iterator[None]:
+        """Let `run` call the module itself, also in a compiled training."""
+        compiled_module, self._compiled = self._compiled, None
+        try:
+            yield
+        finally:
+            self._compiled = compiled_module
+
+    @contextlib.contextmanager
     def evaluating(self, *, keeps_graph: bool = False) -> Iterator[None]:
         """Disable gradients for an evaluation, unless `forward` itself computes derivatives."""
         with torch.set_grad_enabled(keeps_graph or self._takes_derivatives):
@@ -187,8 +196,8 @@ class ModuleRunner:
         """Call the module for a batch's features; returns its outputs in at least float32.
 
         Args:
-            features: Features on the model's device; of at least two examples in a compiled
-                training.
+            features: Features on the model's device; of at least two examples if the module is
+                compiled.
             options: Additional keyword arguments of `forward`.
         """
         call: Callable[..., Any] = self.module

@@ -171,11 +171,8 @@ class TorchStep:
         if options.privacy is not None:
             _require_private(self._runner.module, example, loaded.label)
         self._reduces_norms = has_norms and options.sums_batch_norm
-        # A rank may have a single example, for which a program compiled for any larger number of
-        # examples is not valid, and with which BatchNorm of single values fails.
-        self._doubles_one = options.compiles
         module = self._runner.module
-        own_norms = has_norms and not (options.compiles or options.sums_batch_norm)
+        own_norms = has_norms and not options.sums_batch_norm
         self._norms = [
             layer for layer in module.modules() if own_norms and isinstance(layer, KINDS)
         ]
@@ -535,7 +532,7 @@ class TorchStep:
         sums = np.zeros(2 + self._objective.num_metric_sums)
         for start in starts:
             end = min(start + size, count)
-            with single_values(self._norms) if end - start == 1 else contextlib.nullcontext():
+            with self._for_one_example() if end - start == 1 else contextlib.nullcontext():
                 sums += self._add_gradients(
                     slice_batch(batch, start, end),
                     is_last=start == starts[-1] and not is_alone,
@@ -556,6 +553,16 @@ class TorchStep:
         if is_alone:
             return np.array(numbers)
         return np.concatenate([numbers, self._buffers.sums(snapshot, count)])
+
+    @contextlib.contextmanager
+    def _for_one_example(self) -> Iterator[None]:
+        """Return a context for a single example, as a rank may be left with one.
+
+        BatchNorm of single values fails without it, and a program compiled for any larger number
+        of examples is not valid.
+        """
+        with self._runner.not_compiled(), single_values(self._norms):
+            yield
 
     def _require_frozen(self) -> None:
         """Refuse gradients that would not be reduced, but which the optimizer would apply."""
@@ -645,17 +652,12 @@ class TorchStep:
             self._begin_training()
         if self._private is not None:
             return self._add_clipped_gradients(part, self._private)
-        num_examples = part.num_examples
-        if num_examples == 1 and self._doubles_one:
-            part = repeated_batch(part)
-
         with self._training_on(part):
             outputs = self._outputs(part)
         outcome = self._objective.of_batch(part, outputs)
-        share = num_examples / part.num_examples
-        loss, value, weight = outcome.loss, None, outcome.loss_weight * share
+        loss, value, weight = outcome.loss, None, outcome.loss_weight
         if outcome.loss_terms and not is_alone:
-            value = self._divide_by_ring(outcome, part.num_examples, counts=counts) * share
+            value = self._divide_by_ring(outcome, part.num_examples, counts=counts)
         if not loss.requires_grad and self._reduces_norms:
             # No example counts here, but other ranks' losses depend on these examples.
             depending = [leaf for leaf in leaves(outputs) if getattr(leaf, "requires_grad", False)]
@@ -673,8 +675,8 @@ class TorchStep:
                 (loss if factor == 1.0 else loss * factor).backward()
         if value is None:
             # Not before the backward pass: a GPU would be idle until that begins.
-            value = outcome.loss_sum * share
-        return np.array([value, weight, *(share * np.array(outcome.metric_sums))])
+            value = outcome.loss_sum
+        return np.array([value, weight, *outcome.metric_sums])
 
     def _training_on(self, part: Batch) -> AbstractContextManager[None]:
         """Return a context for the user's code that runs on examples in training."""

@@ -149,24 +149,18 @@ def test_a_usual_step_has_no_other_variables():
 
 def test_masks_count_in_16_bits_as_well():
     data = masked.data("masked", 3 * BATCH)
-    try:
-        keras.config.set_dtype_policy("mixed_bfloat16")
-        step, sums = by_us(loaded_with("masked.MaskedSpec", kind="masked"), data=data)
-        loaded_with("masked.MaskedSpec")
-        logs = by_fit(masked.MODELS["masked"](), data)
-    finally:
-        keras.config.set_dtype_policy("float32")
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    step, sums = by_us(loaded_with("masked.MaskedSpec", kind="masked"), data=data)
+    loaded_with("masked.MaskedSpec")
+    logs = by_fit(masked.MODELS["masked"](), data)
     loss = np.mean([each.loss for each in sums])
     assert loss == pytest.approx(logs["loss"], rel=1e-2)
     assert step.model.keras.dtype_policy.name == "mixed_bfloat16"
 
 
 def test_a_model_of_float16_has_its_loss_scaled():
-    try:
-        keras.config.set_dtype_policy("mixed_float16")
-        step, _ = by_us(loaded_with("fitted"), data=examples(2))
-    finally:
-        keras.config.set_dtype_policy("float32")
+    keras.config.set_dtype_policy("mixed_float16")
+    step, _ = by_us(loaded_with("fitted"), data=examples(2))
     assert isinstance(step.optimizer, keras.optimizers.LossScaleOptimizer)
 
 
