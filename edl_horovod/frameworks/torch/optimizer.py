@@ -62,8 +62,9 @@ def make_optimizer(
 
     Raises:
         UserCodeError: There is no optimizer, or more than one; creating it failed; it requires a
-            closure, or does not take the learning rate that is set; it holds tensors that are not
-            parameters of the module; or the module has parameters that PyTorch cannot find.
+            closure, or does not take the learning rate that is set; it contains another optimizer,
+            or a scheduler another scheduler; it holds tensors that are not parameters of the
+            module; or the module has parameters that PyTorch cannot find.
     """
     _require_parameters(module, loaded.label)
     module_method = getattr(module, _MODULE_METHOD, None)
@@ -95,6 +96,7 @@ def parse_optimizer(
         UserCodeError: As for `make_optimizer`.
     """
     optimizer, schedules = _parse(returned, name)
+    _require_unwrapped(optimizer, schedules, name)
     _require_module_parameters(optimizer, module, name)
     _require_closureless(optimizer, name)
     return optimizer, schedules
@@ -247,6 +249,26 @@ def _require_closureless(optimizer: optim.Optimizer, name: str) -> None:
             received=f"{kind} of {name}",
             hint="Use an optimizer that needs only the gradients, such as torch.optim.Adam.",
         )
+
+
+def _require_unwrapped(
+    optimizer: optim.Optimizer, schedules: Sequence[Schedule], name: str
+) -> None:
+    """Refuse optimizers and schedulers within others, whose state the ring's would not contain."""
+    states = [(optimizer, vars(optimizer))]
+    states += [(schedule.scheduler, schedule.scheduler.state_dict()) for schedule in schedules]
+    for owner, state in states:
+        for key, value in state.items():
+            for leaf in leaves(value):
+                if isinstance(leaf, optim.Optimizer | LRScheduler):
+                    kind, inner = type(owner).__name__, type(leaf).__name__
+                    raise UserCodeError(
+                        f"{name} returns {kind} around {inner}: what {inner} keeps would not be"
+                        " saved, and would not reach new ranks.",
+                        received=f"{inner} in the attribute {key!r}",
+                        hint=f"Return {inner} itself, or one class that does what both do."
+                        " PyTorch's SequentialLR and ChainedScheduler may contain schedulers.",
+                    )
 
 
 def _require_module_parameters(optimizer: optim.Optimizer, module: nn.Module, name: str) -> None:

@@ -10,7 +10,9 @@ also contain texts and functions, but all ranks create them from the same code, 
 can differ.
 """
 
+import contextlib
 import math
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -70,9 +72,16 @@ class OptimizerState:
             parameter.grad = None
         if self._late:
             self._add_group(self._late)
-        for name, parameter in self._parameters.items():
-            with user_code(f"Trying {self._label}", root=loaded.zoo), torch.no_grad():
-                self._try(name, parameter)
+        attributes = self._attributes()
+        with self._without_hooks(), torch.no_grad():
+            for name, parameter in self._parameters.items():
+                with user_code(f"Trying {self._label}", root=loaded.zoo):
+                    self._try(name, parameter)
+                # What the first step creates may be a constant.
+                attributes = self._attributes() | attributes
+        for name, numbers in self._attributes().items():
+            if numbers != attributes[name]:
+                raise self._unusable(f"the attribute {name!r}, which its steps change,")
         del self._optimizer.param_groups[len(self._first_groups) :]
         self._set_groups_and_schedules(iter(settings))
         numbers_per_group = len(list(_numbers_in(self._optimizer.defaults))) + len(self._schedules)
@@ -238,6 +247,27 @@ class OptimizerState:
                 raise self._unusable(f"{key!r} as {value.dtype}, first as {tensor.dtype},")
             tensor.copy_(value)
             state[key] = tensor
+
+    def _attributes(self) -> dict[str, list[float]]:
+        """Return the numbers in the optimizer's attributes that are no state of PyTorch's own."""
+        return {
+            key: list(_numbers_in(value))
+            for key, value in vars(self._optimizer).items()
+            if key not in ("state", "param_groups") and not isinstance(value, bool)
+        }
+
+    @contextlib.contextmanager
+    def _without_hooks(self) -> Iterator[None]:
+        """Keep the trial steps from the user's hooks, which may count or average real steps."""
+        optimizer = self._optimizer
+        before, after = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+        optimizer._optimizer_step_pre_hooks = OrderedDict()
+        optimizer._optimizer_step_post_hooks = OrderedDict()
+        try:
+            yield
+        finally:
+            optimizer._optimizer_step_pre_hooks = before
+            optimizer._optimizer_step_post_hooks = after
 
     def _try(self, name: str, parameter: nn.Parameter) -> None:
         """Run a trial step for a parameter, record its state's form, and restore the old state."""

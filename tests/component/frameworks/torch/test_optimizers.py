@@ -341,6 +341,50 @@ class Lists(torch.optim.SGD):
                 self.state[parameter]["history"] = [1, 2]
 
 
+class Lookahead(torch.optim.Optimizer):
+    """Steps of another optimizer, towards which slow weights move."""
+
+    def __init__(self, base):
+        self.base = base
+        self.slow = [p.detach().clone() for group in base.param_groups for p in group["params"]]
+        super().__init__(base.param_groups, base.defaults)
+
+    def step(self, closure=None):
+        self.base.step(closure)
+        for parameter, slow in zip(self.param_groups[0]["params"], self.slow, strict=True):
+            parameter.data.copy_(slow.lerp_(parameter.data, 0.5))
+
+
+class Alternating(torch.optim.SGD):
+    """Every second step does nothing."""
+
+    num_calls = 0
+
+    def step(self, closure=None):
+        self.num_calls += 1
+        if self.num_calls % 2:
+            super().step(closure)
+
+
+class Warmup(schedulers.LRScheduler):
+    """Three steps of a rising rate, then another scheduler."""
+
+    def __init__(self, optimizer, after):
+        self.after = after
+        super().__init__(optimizer)
+
+    def get_lr(self):
+        if self.last_epoch > 3:
+            self.after.step()
+            return self.after.get_last_lr()
+        return [rate * (self.last_epoch + 1) / 4 for rate in self.base_lrs]
+
+
+def warmed_up(model):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    return [optimizer], [Warmup(optimizer, schedulers.ExponentialLR(optimizer, 0.5))]
+
+
 SEVERAL = r"Received: several optimizers.*torch.optim.Adam\(\[.*init_from"
 
 
@@ -361,6 +405,9 @@ SEVERAL = r"Received: several optimizers.*torch.optim.Adam\(\[.*init_from"
         (halving({"reduce_on_plateau": True}), r"'reduce_on_plateau': True"),
         (lambda model: torch.optim.LBFGS(model.parameters()), r"LBFGS .*several times.*Adam"),
         (lambda model: Lists(model.parameters(), 0.1), r"Lists .*'history', a list"),
+        (lambda model: Lookahead(torch.optim.Adam(model.parameters())), r"Adam in .*'base'"),
+        (lambda model: Alternating(model.parameters(), 0.1), r"attribute 'num_calls', which"),
+        (warmed_up, r"ExponentialLR in .*'after'.*SequentialLR"),
         (lambda model: {"optimiser": 1}, r"Received: a dict of optimiser"),
         (lambda model: None, r"Received: NoneType"),
     ],
@@ -405,3 +452,16 @@ def test_a_hooked_optimizer_steps_once_for_all():
     for batch in batches(2):
         step.step(batch, wants_change=False, is_alone=True, salt=0)
     assert len(seen) == 2
+
+
+def test_hooks_are_called_by_the_steps_of_the_training_alone():
+    seen = []
+
+    def hooked(model):
+        optimizer = torch.optim.Adam(model.parameters(), 0.1)
+        optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+        optimizer.register_step_post_hook(lambda *_: seen.append("after"))
+        return optimizer
+
+    by_us(load(hooked), batches(2))
+    assert seen == ["before", "after"] * 2
