@@ -6,6 +6,7 @@ A training evaluates its validation data between steps, and may stop if it no lo
 import contextlib
 import math
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -266,6 +267,8 @@ class _Seen:
     """Number of evaluations since the best one."""
     best_step: float = -1.0
     """The step of the best evaluation; -1 for none."""
+    question: float = 0.0
+    """Checksum of the metric, its mode and the validation data."""
 
 
 class EarlyStopping:
@@ -282,6 +285,7 @@ class EarlyStopping:
         *,
         names: Sequence[str],
         num_sums: int,
+        data: str = "",
     ) -> None:
         """Begin with no evaluation.
 
@@ -290,6 +294,7 @@ class EarlyStopping:
             weights: The model's variables, by name.
             names: The names of an evaluation's numbers.
             num_sums: Length of an evaluation's sums as one vector.
+            data: Fingerprint of the validation data.
 
         Raises:
             ConfigError: The watched metric is not among them.
@@ -304,20 +309,29 @@ class EarlyStopping:
         self._config = config
         self._sign = 1.0 if config.mode == "min" else -1.0
         self._threshold = -math.inf if config.threshold is None else self._sign * config.threshold
+        question = f"{config.metric} {config.mode} {data}"
+        self._question = float(zlib.crc32(question.encode()))
         self._stored = Array(astuple(_Seen()))
         self._weights = dict(weights) if config.restore_best else {}
         self._best_weights = {name: Array(value.numpy()) for name, value in self._weights.items()}
+        self._weights_step = Array(-1.0)
         self._best_sums = Array(np.zeros(num_sums))
 
     @property
     def variables(self) -> dict[str, Variable]:
         """Variables that must be part of the ring's state, by name."""
+        own = {"early_stopping": self._stored, "best_evaluation": self._best_sums}
+        if not self._best_weights:
+            return own
         best = {f"{BEST_WEIGHTS}{name}": value for name, value in self._best_weights.items()}
-        return {"early_stopping": self._stored, "best_evaluation": self._best_sums, **best}
+        return {**own, "best_weights_step": self._weights_step, **best}
 
     @property
     def _seen(self) -> _Seen:
-        return _Seen(*self._stored.numpy().tolist())
+        """The results so far; none where a resumed training asks for something else than before."""
+        seen = _Seen(*self._stored.numpy().tolist())
+        has_weights = not self._best_weights or self._weights_step.numpy() == seen.best_step
+        return seen if seen.question == self._question and has_weights else _Seen()
 
     @property
     def is_over(self) -> bool:
@@ -334,7 +348,8 @@ class EarlyStopping:
     @property
     def best_sums(self) -> NDArray[np.float64] | None:
         """The sums of the evaluation whose weights are restored; None if none are restored."""
-        return self._best_sums.numpy() if self._best_weights else None
+        has_best = self._best_weights and self._seen.best_step >= 0
+        return self._best_sums.numpy() if has_best else None
 
     def after_evaluation(
         self, step: int, metrics: Mapping[str, float], sums: NDArray[np.float64]
@@ -343,12 +358,13 @@ class EarlyStopping:
         value, seen = self._sign * metrics[self._config.metric], self._seen
         if value < seen.best - self._config.min_delta or value <= self._threshold:
             seen = _Seen(value, best_step=step)
+            self._weights_step.assign(step)
             self._best_sums.assign(sums)
             for name, best in self._best_weights.items():
                 best.assign(self._weights[name].numpy())
         else:
             seen = replace(seen, num_without_gain=seen.num_without_gain + 1)
-        self._stored.assign(astuple(seen))
+        self._stored.assign(astuple(replace(seen, question=self._question)))
 
     def restore_best(self) -> None:
         """Set the model to the weights of the best evaluation, if `restore_best` is configured."""
@@ -365,6 +381,9 @@ class NoValidation:
     is_over = False
 
     def enter_ring(self) -> None:
+        """Do nothing."""
+
+    def end_step(self) -> None:
         """Do nothing."""
 
     def metrics(self) -> dict[str, float]:
@@ -398,15 +417,22 @@ class Validation:
         self._metric = config.early_stopping.metric
         self._max_seconds = config.max_seconds
         self._events = events
-        self._counted_until = time.monotonic()
+        self._counted_until = self._stepped_at = time.monotonic()
+        self._uncounted_seconds = 0.0
+        """Training time in former rings since the last evaluation."""
         self._seconds = Array(0.0)
         # The sums of the last evaluation, whose metrics the leader writes at the end.
         self._last = Array(evaluator.evaluation.zeros.vector)
         self.stopping: EarlyStopping | None = None
         if self._metric:
-            names, num_sums = evaluator.evaluation.names, self._last.numpy().size
+            # Parties have data of their own, but the same decision.
+            data = evaluator.plan.data_fingerprint if evaluator.party is None else ""
             self.stopping = EarlyStopping(
-                config.early_stopping, weights, names=names, num_sums=num_sums
+                config.early_stopping,
+                weights,
+                names=evaluator.evaluation.names,
+                num_sums=self._last.numpy().size,
+                data=data,
             )
 
     @property
@@ -432,8 +458,13 @@ class Validation:
         return 0 < self._max_seconds <= float(self._seconds.numpy())
 
     def enter_ring(self) -> None:
-        """Begin to count training time in a ring."""
-        self._counted_until = time.monotonic()
+        """Begin to count training time in a ring, without the standstill before."""
+        self._uncounted_seconds += self._stepped_at - self._counted_until
+        self._counted_until = self._stepped_at = time.monotonic()
+
+    def end_step(self) -> None:
+        """Note when the last step ended."""
+        self._stepped_at = time.monotonic()
 
     def evaluate(
         self, step: int, world: World, membership: Membership, *, may_be_reported: bool
@@ -470,10 +501,12 @@ class Validation:
                 now = time.monotonic()
                 # All ranks call it: the settings decide. Clocks differ, so the leader's time
                 # counts.
-                spent = self._evaluator.from_leader(now - self._counted_until, world)
+                spent = self._uncounted_seconds + now - self._counted_until
+                spent = self._evaluator.from_leader(spent, world)
         if self._max_seconds:
             self._seconds.assign(self._seconds.numpy() + spent)
-            self._counted_until = now
+            self._counted_until = self._stepped_at = now
+            self._uncounted_seconds = 0.0
         if sums is None:
             return
         metrics = self._evaluator.metrics(sums)

@@ -453,6 +453,7 @@ class TrainWork(Work):
             with self._calling(ring):
                 self._callbacks.after_step(sums, batch=self._number_in_epoch(ring))
             self._progress.end_step()
+            self._validation.end_step()
             self.state.commit()
             if self._local_variables is not None:
                 self._local_variables.save(self.state.step)

@@ -52,6 +52,39 @@ def test_without_restore_best_no_second_copy_is_kept():
     assert set(stopping.variables) == {"early_stopping", "best_evaluation"}
 
 
+def resumed(variables, weight, **config):
+    """What watches a training that goes on from a checkpoint with these variables."""
+    config = EarlyStoppingConfig(**config)
+    stopping = EarlyStopping(config, {"w": weight}, names=["loss", "auc"], num_sums=4)
+    for name, value in variables.items():
+        if name in stopping.variables:
+            stopping.variables[name].assign(value.numpy())
+    return stopping
+
+
+def test_weights_that_a_former_run_did_not_keep_are_not_restored():
+    _, before, weight = feed([3, 1, 2], patience=3)
+    stopping = resumed(before.variables, weight, metric="auc", patience=3, restore_best=True)
+    weight.assign(7.0)
+    stopping.restore_best()
+    assert weight.numpy() == 7.0
+    assert stopping.best_sums is None
+    stopping.after_evaluation(8, {"auc": 5.0}, np.full(4, 8))
+    assert stopping.best == (8, 5.0)
+
+
+@pytest.mark.parametrize("other", [{"metric": "loss"}, {"metric": "auc", "mode": "max"}])
+def test_another_metric_of_a_resumed_training_begins_anew(other):
+    _, before, weight = feed([3, 1, 2], patience=2)
+    stopping = resumed(before.variables, weight, patience=2, **other)
+    stopping.after_evaluation(4, {"loss": 9.0, "auc": 0.5}, np.full(4, 4))
+    assert stopping.best[0] == 4
+    same = resumed(before.variables, weight, metric="auc", patience=2)
+    assert same.best == (2, 1.0)
+    same.after_evaluation(4, {"auc": 2.0}, np.full(4, 4))
+    assert same.is_over
+
+
 def test_a_metric_that_is_not_there_is_found_before_training():
     config = EarlyStoppingConfig(metric="acu")
     with pytest.raises(ConfigError, match=r"loss, auc. Received: .*metric=acu.*Did you mean 'auc'"):

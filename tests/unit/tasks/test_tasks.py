@@ -13,6 +13,7 @@ from edl_horovod.config.compose import compose
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.tasks import TASKS, Task, check_start
 from edl_horovod.errors import ConfigError
+from edl_horovod.frameworks.world import World
 from edl_horovod.job import checkpoint_files, events
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.table import SCHEMES
@@ -143,6 +144,25 @@ def test_a_training_ends_with_its_time(run, tmp_path):
     found = [each.event for each in events.read(tmp_path / "events.jsonl")]
     assert [event.step for event in found if event.kind == "evaluation"] == [trained.steps]
     assert any("max_seconds" in event.message for event in found if event.kind == "log")
+
+
+class Changing(Alone):
+    """A ring that changes after each step, with a standstill; a step takes 20 ms."""
+
+    def join(self, step):
+        time.sleep(0.1)
+        return World(rank=0, size=1, generation=step + 1)
+
+    def wants_change(self):
+        time.sleep(0.02)
+        return True
+
+
+def test_steps_before_a_change_of_the_ring_count_for_the_time_of_a_training(run):
+    settings = ["validation_data=numbers:30", "train.epochs=100", "train.max_seconds=0.12"]
+    trained = run("train", "model_def=line", "framework=numpy", *settings, membership=Changing())
+    # An epoch takes over 0.2 s, of which only the last step was counted.
+    assert trained.steps <= 10
 
 
 def test_a_bound_in_time_needs_evaluations():

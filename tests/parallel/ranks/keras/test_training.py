@@ -110,7 +110,9 @@ def test_early_stopping_is_that_of_one_process(world, watched):
     single, theirs = train(ALONE, "stops-alone", *settings)
     assert ours.steps == theirs.steps < 150
     np.testing.assert_allclose(ours.metrics["loss"], theirs.metrics["loss"], rtol=1e-4)
-    assert ours_seen[-1] == single.state.variables["job/early_stopping"].numpy()[-1]
+    np.testing.assert_array_equal(
+        ours_seen[1:], single.state.variables["job/early_stopping"].numpy()[1:]
+    )
 
 
 class Halves(keras.callbacks.Callback):
