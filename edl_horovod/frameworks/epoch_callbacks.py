@@ -6,6 +6,7 @@ as JSON, so a new leader continues where the lost one stopped (docs/adr/0005).
 
 import contextlib
 import json
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +20,12 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.values import Array, StepSums, Variable
 from edl_horovod.models.calling import user_code
 
+log = logging.getLogger(__name__)
+
 STATE_BYTES = 1 << 16
 """Maximum size of the JSON text of all callbacks' attributes."""
+_CLASS = ""
+"""The key of a callback's class among its attributes."""
 
 
 class EpochCallbacks(ABC):
@@ -65,6 +70,9 @@ class EpochCallbacks(ABC):
         self._zoo = zoo
         self._has_begun = False
         self._loaded_text = b""
+        self._lost: dict[tuple[int, str], str] = {}
+        """What containers that are not part of the ring's state first held, as text, by the index
+        of their callback and their name."""
         # Number of examples, sum of their losses, and sums of the metrics, since the epoch began.
         self._sums = Array(np.zeros(2 + num_metric_sums))
         self._state = Array(np.zeros(STATE_BYTES, np.uint8))
@@ -163,8 +171,8 @@ class EpochCallbacks(ABC):
         """Call a hook of steps and raise an error if it changes anything."""
 
     @abstractmethod
-    def _numbers(self, callback: Any) -> dict[str, Any]:
-        """The attributes of a callback that are plain and not set by the framework, by name."""
+    def _attributes(self, callback: Any) -> dict[str, Any]:
+        """The attributes of a callback that are not set by the framework, by name."""
 
     @abstractmethod
     def _wants_stop(self) -> bool:
@@ -221,8 +229,15 @@ class EpochCallbacks(ABC):
         text = self._text
         if text == self._loaded_text:
             return  # The attributes are the same here, or newer: hooks of steps changed them.
-        for callback, numbers in zip(self._callbacks, json.loads(text or b"[]"), strict=False):
-            vars(callback).update(numbers)
+        waiting = list(self._callbacks)
+        for saved in json.loads(text or b"[]"):
+            # Those of a former run may be others. Older checkpoints have no names of classes.
+            name = saved.pop(_CLASS, None)
+            same_class = (call for call in waiting if name in (None, type(call).__name__))
+            callback = next(same_class, None)
+            if callback is not None:
+                waiting.remove(callback)
+                vars(callback).update(saved)
         self._loaded_text = text
 
     def _save(self) -> None:
@@ -231,7 +246,14 @@ class EpochCallbacks(ABC):
         Raises:
             UserCodeError: They are larger than `STATE_BYTES`.
         """
-        text = json.dumps([self._numbers(callback) for callback in self._callbacks]).encode()
+        saved = []
+        for index, callback in enumerate(self._callbacks):
+            attributes = {k: _python_value(v) for k, v in self._attributes(callback).items()}
+            plain = {name: value for name, value in attributes.items() if _is_plain(value)}
+            saved.append({_CLASS: type(callback).__name__, **plain})
+            others = {name: attributes[name] for name in set(attributes) - set(plain)}
+            self._warn_of_loss(index, others)
+        text = json.dumps(saved).encode()
         if len(text) > STATE_BYTES:
             raise UserCodeError(
                 "The attributes of the callbacks are too large for the ring's state.",
@@ -241,11 +263,37 @@ class EpochCallbacks(ABC):
         self._loaded_text = text
         self._state.assign(np.frombuffer(text.ljust(STATE_BYTES, b"\0"), np.uint8))
 
+    def _warn_of_loss(self, index: int, attributes: Mapping[str, Any]) -> None:
+        """Warn once of each container that changes and that a new leader would not have."""
+        for name, value in attributes.items():
+            if not isinstance(value, dict | list | tuple | set | np.ndarray):
+                continue
+            content = repr(value)
+            if self._lost.setdefault((index, name), content) not in ("", content):
+                self._lost[index, name] = ""
+                log.warning(
+                    "%r of %s changes, but will be lost with the leader and in a resumed training:"
+                    " it is not a number, a text, or a list or dict (with text keys) of these",
+                    name,
+                    type(self._callbacks[index]).__name__,
+                )
 
-def is_plain(value: Any) -> bool:
+
+def _python_value(value: Any) -> Any:
+    """Convert NumPy's numbers in a value to Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is list:
+        return [_python_value(element) for element in value]
+    if type(value) is dict:
+        return {key: _python_value(element) for key, element in value.items()}
+    return value
+
+
+def _is_plain(value: Any) -> bool:
     """Whether a value is a number, text, or a list or dict of these, which JSON preserves."""
     if isinstance(value, list):
-        return all(map(is_plain, value))
+        return all(map(_is_plain, value))
     if isinstance(value, dict):
-        return all(isinstance(key, str) and is_plain(value[key]) for key in value)
+        return all(isinstance(key, str) and _is_plain(value[key]) for key in value)
     return value is None or type(value) in (bool, int, float, str)

@@ -320,11 +320,10 @@ class EarlyStopping:
     @property
     def variables(self) -> dict[str, Variable]:
         """Variables that must be part of the ring's state, by name."""
-        own = {"early_stopping": self._stored, "best_evaluation": self._best_sums}
-        if not self._best_weights:
-            return own
         best = {f"{BEST_WEIGHTS}{name}": value for name, value in self._best_weights.items()}
-        return {**own, "best_weights_step": self._weights_step, **best}
+        if best:
+            best["best_weights_step"] = self._weights_step
+        return {"early_stopping": self._stored, "best_evaluation": self._best_sums, **best}
 
     @property
     def _seen(self) -> _Seen:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks, is_plain
+from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
 from edl_horovod.frameworks.values import Array
 
 _KEEPS_WEIGHTS = "keeps weights in one process only, which the ring may lose"
@@ -199,26 +199,23 @@ class KerasCallbacks(EpochCallbacks):
                     " step.",
                 )
 
-    def _numbers(self, callback: Any) -> dict[str, Any]:
-        """Collect a callback's plain attributes by name, without its constructor's settings.
+    def _attributes(self, callback: Any) -> dict[str, Any]:
+        """Collect a callback's attributes by name, without its constructor's settings.
 
         Settings of Keras' callbacks are equal on all ranks, but a few callbacks change a setting
-        in place (the sign of `min_delta`), so copying them to a new leader would be wrong.
+        in place (the sign of `min_delta`), so copying them to a new leader would be wrong. Their
+        private attributes are about files and profiles of the process.
         """
         if isinstance(callback, keras.callbacks.CSVLogger):
             return {}  # Its file holds its state.
-        settings = {"params"} | {
-            name
-            for kind in type(callback).__mro__
-            if kind.__module__.startswith("keras.")
-            for name in inspect.signature(kind).parameters
-        }
-        attributes = {
-            name: value.item() if isinstance(value, np.generic) else value
+        of_keras = [kind for kind in type(callback).__mro__ if kind.__module__.startswith("keras.")]
+        settings = {name for kind in of_keras for name in inspect.signature(kind).parameters}
+        is_own = of_keras == [keras.callbacks.Callback]
+        return {
+            name: value
             for name, value in vars(callback).items()
-            if name not in settings and not name.startswith("_")
+            if name not in settings | {"params", "_model"} and (is_own or not name.startswith("_"))
         }
-        return {name: value for name, value in attributes.items() if is_plain(value)}
 
 
 def may_freeze(callback: Any) -> bool:

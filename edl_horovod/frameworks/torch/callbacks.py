@@ -15,7 +15,7 @@ from torch import nn
 
 from edl_horovod.callbacks import Callback
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks, is_plain
+from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
 from edl_horovod.frameworks.torch.optimizer import Schedule
 from edl_horovod.frameworks.torch.variables import LiveVariable, bytes_of
 from edl_horovod.frameworks.values import checksum
@@ -117,12 +117,9 @@ class TorchCallbacks(EpochCallbacks):
         ]
         return [*tensor_versions, *rates]
 
-    def _numbers(self, callback: Any) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in vars(callback).items()
-            if name not in _FRAMEWORK_ATTRIBUTES and not name.startswith("_") and is_plain(value)
-        }
+    def _attributes(self, callback: Any) -> dict[str, Any]:
+        attributes = vars(callback).items()
+        return {name: value for name, value in attributes if name not in _FRAMEWORK_ATTRIBUTES}
 
     def _trainable_values(self) -> list[int]:
         return [int(parameter.requires_grad) for parameter in self._parameters]

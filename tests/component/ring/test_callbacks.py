@@ -17,7 +17,7 @@ class Recorder(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
         self.told = []
-        self.rates = []
+        self._rates = []
 
     def on_train_begin(self, logs=None):
         self.told.append("begin")
@@ -27,7 +27,7 @@ class Recorder(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self.told.append(f"< {epoch}")
-        self.rates.append(float(self.model.optimizer.learning_rate))
+        self._rates.append(float(self.model.optimizer.learning_rate))
         self.logs = logs
 
     def on_train_end(self, logs=None):
@@ -71,8 +71,8 @@ def test_a_training_that_goes_on_has_the_callbacks_it_had(train, use, tmp_path):
     loggers[-1].csv_file.close()  # As the end of its process does.
     losses = {**first.losses, **train("train.epochs=6", "resume=must").losses}
     np.testing.assert_allclose(list(losses.values()), list(whole.losses.values()), rtol=1e-5)
-    assert made[0].rates[0] > made[0].rates[-1] > 0
-    assert made[2].rates == made[0].rates
+    assert made[0]._rates[0] > made[0]._rates[-1] > 0
+    assert made[2]._rates == made[0]._rates
     assert made[2].told == [*made[0].told[:-1], "end"]
     epochs = [
         [

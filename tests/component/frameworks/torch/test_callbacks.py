@@ -63,6 +63,31 @@ def test_what_they_note_and_change_goes_on_after_a_restart(run, tmp_path, with_s
     assert second.step.optimizer.param_groups[0]["lr"] == 0.05 / 2**6
 
 
+class Waits(Callback):
+    """Keeps what it counts in an attribute that is its own, and NumPy's numbers in a list."""
+
+    def __init__(self):
+        self._num_epochs = 0
+        self.means = []
+        self.seen = set()
+
+    def on_epoch_end(self, epoch, logs):
+        self._num_epochs += 1
+        self.means.append(np.float64(logs["loss"]))
+        self.seen.add(epoch)
+
+
+def test_private_attributes_and_numbers_of_numpy_go_on_after_a_restart(run, with_spec, caplog):
+    made = []
+    with_spec(create_callbacks=lambda: made.append(Waits()) or [made[-1]])
+    run("train", EPOCHS, until=17)
+    with_spec(create_callbacks=lambda: [Told(), *(made.append(Waits()) or made[-1:])])
+    run("train", EPOCHS, "resume=must")
+    assert made[-1]._num_epochs == len(made[-1].means) == 6
+    told = [record.getMessage() for record in caplog.records if "'seen' of Waits" in record.message]
+    assert len(told) == 2  # By each of the two runs, once.
+
+
 def test_one_may_end_the_training(run, with_spec):
     with_spec(create_callbacks=lambda: [Told(stop_after=1)])
     assert run("train", EPOCHS).result.steps == 10
