@@ -22,7 +22,10 @@ except ImportError as e:
 
 __all__ = ["CONTENT_TYPE_LATEST", "STATES", "exposition"]
 
-STATES = ("starting", "waiting", "running", "suspended", "finished", "failed", "lost", "unknown")
+STATES = (
+    *("starting", "waiting", "running", "stopping"),
+    *("suspended", "finished", "failed", "lost", "unknown"),
+)
 """Those of `edl_job_state`; a launch target's own states are `unknown`, but for these."""
 
 

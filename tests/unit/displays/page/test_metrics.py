@@ -62,6 +62,12 @@ def test_a_job_is_in_one_state():
     assert read["edl_job_state", "running"] == 0
 
 
+def test_a_job_in_a_cluster_may_be_stopping():
+    read = values(text_of(details=TargetDetails(state="stopping", created=0.0)))
+    assert read["edl_job_state", "stopping"] == 1
+    assert read["edl_job_state", "unknown"] == 0
+
+
 @pytest.mark.parametrize("end", ["finished", "failed", "suspended"])
 def test_a_job_that_is_over_has_no_ranks_and_nothing_left(end):
     assert values(text_of())["edl_records_per_second",] > 0
