@@ -119,7 +119,8 @@ class ElasticDLSpec(ABC):
         Args:
             dataset: Scalar string tensors, one a record; of data with columns (Parquet and others,
                 docs/reference/data-formats.md) a dict of tensors for each record.
-            mode: In `Mode.PREDICTION` there are no labels, and each record must give one example.
+            mode: In `Mode.PREDICTION` there are no labels, and each record must give one example,
+                in the order of the records.
 
         Returns:
             A dataset of `(features, labels)` or `(features, labels, sample_weight)`, or of

@@ -293,6 +293,13 @@ class KerasBatches(StepBatches):
                     hint="A tuple means (features, labels, weights), as in Keras. Wrap features"
                     " that are a tuple in another tuple: (features,).",
                 )
+            if (change := _change_of_order(dataset)) is not None:
+                raise UserCodeError(
+                    f"{subject} must keep the order of the records in mode prediction, because each"
+                    " prediction gets the id of the record at its place.",
+                    received=change,
+                    hint="Write `if mode == Mode.TRAINING:` before it.",
+                )
         elif not isinstance(element, tuple) or len(element) not in (2, MAX_PARTS):
             raise wrong_parts(
                 subject,
@@ -300,6 +307,19 @@ class KerasBatches(StepBatches):
                 received=str(element),
                 hint="Return a tuple of two or three parts.",
             )
+
+
+def _change_of_order(dataset: tf.data.Dataset) -> str | None:
+    """Return what in a pipeline may change the order of its elements; None if nothing does."""
+    if "Shuffle" in type(dataset).__name__:
+        return "dataset.shuffle(...)"
+    if getattr(dataset, "_deterministic", None) == "false":
+        return "deterministic=False"
+    # Options of any part hold for the whole pipeline. `options()` would warn within a graph.
+    options = getattr(dataset, "_options_attr", None)
+    if options is not None and options.deterministic is False:
+        return "options.deterministic = False"
+    return next(filter(None, map(_change_of_order, dataset._inputs())), None)
 
 
 @contextlib.contextmanager

@@ -96,6 +96,21 @@ def test_an_error_in_the_pipeline_is_one_line_with_its_place(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "return dataset.shuffle(8).map(parse)",
+        "return dataset.map(parse, num_parallel_calls=2, deterministic=False)",
+        """options = tf.data.Options()
+        options.deterministic = False
+        return dataset.with_options(options).map(parse, num_parallel_calls=2)""",
+    ],
+)
+def test_a_pipeline_that_changes_the_order_of_predictions_is_refused(stream, made):
+    with pytest.raises(UserCodeError, match=r"keep the order.*(shuffle|deterministic)"):
+        stream(ID, made).try_first()
+
+
 def test_python_conditions_in_a_mapped_function_still_become_those_of_tensorflow(stream):
     parse = """if tf.strings.length(record) > 0:
                 return 1
