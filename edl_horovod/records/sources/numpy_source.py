@@ -234,7 +234,9 @@ class ArraySource(ChunkSource):
     def load_chunk(self, number: int) -> ColumnChunk:
         """Read the rows of a block."""
         part, first, count = self._blocks[number]
-        arrays = self._parts[part].values()
+        assert self.layout is not None
+        # By name: the files may hold the same arrays in another order.
+        arrays = [self._parts[part][column.name] for column in self.layout.columns]
         return ColumnChunk([self._rows(array, first, count) for array in arrays])
 
     def _rows(self, array: StoredArray, first: int, count: int) -> Stored:

@@ -50,6 +50,13 @@ def test_several_files_follow_one_another(tmp_path, packed):
         assert source.block_starts.tolist() == [0, 1, 4097, 7000]
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_order_of_the_arrays_may_differ_from_file_to_file(tmp_path, packed):
+    save_npz(tmp_path / "a.npz", packed=packed, x=np.arange(3), y=np.arange(3) * 10)
+    save_npz(tmp_path / "b.npz", packed=packed, y=np.arange(3, 5) * 10, x=np.arange(3, 5))
+    assert read_columns(tmp_path) == {"x": [0, 1, 2, 3, 4], "y": [0, 10, 20, 30, 40]}
+
+
 def test_folders_of_arrays_follow_one_another(tmp_path):
     save_all(tmp_path / "a", x=np.arange(3), y=np.arange(3) * 2)
     save_all(tmp_path / "b", x=np.arange(3, 5), y=np.arange(3, 5) * 2)
