@@ -19,7 +19,14 @@ from edl_horovod.records.chunks import ChunkInfo
 from edl_horovod.records.columns import ColumnChunk, FlatRecords, Ragged, Stored
 from edl_horovod.records.files.input_file import file_error
 from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
-from edl_horovod.records.layout import BYTES, Column, Layout, column_error, selected_columns
+from edl_horovod.records.layout import (
+    BYTES,
+    Column,
+    Layout,
+    column_error,
+    empty_values,
+    selected_columns,
+)
 
 _MEDIA = {"bytes", "path"}
 
@@ -89,7 +96,7 @@ def chunk_of(table: pa.Table, *, layout: Layout, path: str, chunk: ChunkInfo) ->
     for column in layout.columns:
         location = f"the column {column.name!r} of {path}, in its part {chunk.number + 1}"
         if column.name not in table_columns:
-            raise _empty_values(table.num_rows, location, path)
+            raise empty_values(table.num_rows, "null", location, path)
         columns.append(_stored(table_columns[column.name], column, location, path))
     return ColumnChunk(columns)
 
@@ -207,7 +214,7 @@ def _from_array(
 ) -> Stored:
     if array.null_count:
         if not pa.types.is_floating(array.type):
-            raise _empty_values(array.null_count, location, path)
+            raise empty_values(array.null_count, "null", location, path)
         array = pc.fill_null(array, float("nan"))
     if shape:
         values = _from_array(array.flatten(), dtype, shape[1:], location, path)
@@ -243,13 +250,3 @@ def _offsets(array: pa.Array) -> NDArray[np.int64]:
         return np.zeros(1, dtype=np.int64)
     all_offsets = np.frombuffer(array.buffers()[1], dtype=np.int64)
     return all_offsets[array.offset : array.offset + len(array) + 1]
-
-
-def _empty_values(count: int, location: str, path: str) -> DataError:
-    subject = "is 1 empty value" if count == 1 else f"are {count:,} empty values"
-    return DataError(
-        f"There {subject} (null) in {location}, which a tensor cannot represent.",
-        received={"path": path},
-        hint="Fill them when the file is written, or select other columns with"
-        " data_plan.columns=[...].",
-    )

@@ -94,6 +94,18 @@ def test_types_that_are_no_numbers_of_this_machine(tmp_path):
     }
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kind", ["datetime64[D]", ">m8[s]"])
+def test_an_empty_date_is_an_error_with_its_array(tmp_path, packed, kind):
+    when = np.array([1, "NaT", 3], "datetime64[D]" if kind[0] == "d" else "m8[s]").astype(kind)
+    path = save_npz(tmp_path / "a.npz", packed=packed, when=when, n=np.arange(3))
+    with pytest.raises(
+        DataError, match=r"is 1 empty value \(NaT\) in the array 'when' of .*a\.npz"
+    ):
+        read_columns(path)
+    assert read_columns(path, columns=["n"]) == {"n": [0, 1, 2]}
+
+
 @pytest.mark.parametrize(
     ("array", "what"),
     [
