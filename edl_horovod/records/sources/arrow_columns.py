@@ -6,6 +6,7 @@ become float64. A struct of `bytes` and `path`, with which Hugging Face's `datas
 and sounds, becomes its bytes.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from edl_horovod.records.layout import (
     selected_columns,
 )
 
-_MEDIA = {"bytes", "path"}
+_MEDIA = ["bytes", "path"]
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:
@@ -69,11 +70,16 @@ def layout_of(schema: pa.Schema, selected: Sequence[str], *, path: str) -> Layou
 
     Raises:
         ConfigError: A selected column does not exist.
-        DataError: A column cannot become tensors.
+        DataError: A column cannot become tensors, or several have its name.
     """
-    fields = {field.name: field.type for field in _flat(schema.empty_table()).schema}
+    flat_schema = _flat(schema.empty_table()).schema
+    fields = {field.name: field.type for field in flat_schema}
+    counts = Counter(flat_schema.names)
     columns = []
     for name in selected_columns(selected, fields, holder=path):
+        if counts[name] > 1:
+            fact = f"{counts[name]} columns have this name"
+            raise column_error(name, path, fact, "columns of different names")
         column_type = _column_type(fields[name])
         if column_type is None:
             fact = f"it is of type {fields[name]}"
@@ -104,8 +110,8 @@ def chunk_of(table: pa.Table, *, layout: Layout, path: str, chunk: ChunkInfo) ->
 def _flat(table: pa.Table) -> pa.Table:
     """Flatten the structs of a table."""
     while any(pa.types.is_struct(_plain_type(field.type)) for field in table.schema):
-        parts = dict(_flat_columns(table))
-        table = pa.table(list(parts.values()), names=list(parts))
+        parts = list(_flat_columns(table))
+        table = pa.table([column for _, column in parts], names=[name for name, _ in parts])
     return table
 
 
@@ -179,15 +185,16 @@ def _flat_columns(table: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
             continue
         column = column.cast(kind)
         names = [kind.field(number).name for number in range(kind.num_fields)]
-        if set(names) == _MEDIA:
+        if sorted(names) == _MEDIA:
             yield name, pc.struct_field(column, "bytes")
             continue
-        for inner in names:
-            yield f"{name}.{inner}", pc.struct_field(column, inner)
+        for number, inner in enumerate(names):
+            yield f"{name}.{inner}", pc.struct_field(column, number)
 
 
 def _difference(first: pa.Schema, other: pa.Schema) -> str:
     """Describe how another schema differs from the first; "" if it does not."""
+    counts, expected_counts = Counter(other.names), Counter(first.names)
     expected = {field.name: field.type for field in first}
     actual = {field.name: field.type for field in other}
     for name in [*expected, *actual]:
@@ -195,6 +202,8 @@ def _difference(first: pa.Schema, other: pa.Schema) -> str:
             return f"no column {name!r}"
         if name not in expected:
             return f"a column {name!r}"
+        if counts[name] != expected_counts[name]:
+            return f"the column {name!r} {counts[name]} times instead of {expected_counts[name]}"
         if expected[name] != actual[name]:
             return f"{actual[name]} in the column {name!r} instead of {expected[name]}"
     return ""
