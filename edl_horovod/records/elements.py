@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edl_horovod.records.columns import object_array
 from edl_horovod.records.layout import BYTES, Column, Layout, Part, Tensor, leaves, with_leaves
 
 Array = NDArray[Any]
@@ -138,16 +139,35 @@ class Elements:
 
 
 def text_array(value: Any) -> Array | None:
-    """Convert text to an array of `bytes` objects; None if the value is not text."""
+    """Convert text to an array of `bytes` objects; None if the value is not only text."""
     if isinstance(value, str | bytes):
         text = np.empty((), dtype=object)
-        text[()] = value.encode() if isinstance(value, str) else value
+        text[()] = _encoded(value)
         return text
-    array = np.asarray(value)
-    if array.dtype.kind not in "SU":
+    is_list = isinstance(value, list | tuple)
+    if not (is_list and isinstance(_first_item(value), str | bytes)):
+        array = np.asarray(value)
+        if array.dtype.kind not in "SU":
+            return None
+        if not is_list:
+            encoded = array if array.dtype.kind == "S" else np.strings.encode(array, "utf-8")
+            return encoded.astype(object)
+    # NumPy's own text types make text of numbers beside it, and drop zero bytes at its end.
+    items = np.array(value, dtype=object)
+    if not all(isinstance(item, str | bytes) for item in items.flat):
         return None
-    encoded = array if array.dtype.kind == "S" else np.strings.encode(array, "utf-8")
-    return encoded.astype(object)
+    return object_array([_encoded(item) for item in items.flat]).reshape(items.shape)
+
+
+def _encoded(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _first_item(value: Any) -> Any:
+    """Return the first item of nested lists and tuples; an empty list or tuple if there is none."""
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return value
 
 
 def encode_arrays(arrays: Iterable[Array]) -> bytes:

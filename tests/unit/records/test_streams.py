@@ -72,6 +72,12 @@ def mixed():
 def texts():
     yield from [1, "one"]
 
+def zeros():
+    yield from [[b"a\\0", b"\\0"], ["b", b"\\0\\0"]]
+
+def text_and_number():
+    yield {"x": ["a", 1]}
+
 def axes():
     yield from [np.zeros(2), np.zeros((2, 2))]
 
@@ -182,6 +188,8 @@ def test_bytes_numbers_and_sets_are_streams_too(opened):
     with opened("lines") as source:
         assert source.layout is None
         assert source.read([2, 1, 0]) == [b"three\0", b"", b"one"]
+    with opened("zeros") as source:
+        assert records(source) == [[b"a\0", b"\0"], [b"b", b"\0\0"]]
     with opened("generator") as source:
         assert records(source) == [0, 1, 2]
     with opened("numbers") as source:
@@ -263,6 +271,7 @@ def test_a_reader_that_is_killed_leaves_the_reading_to_the_next(module, folders)
         ("ends_early", UserCodeError, "2 elements: KeyError.*no such disk"),
         ("mixed", DataError, "Element 1 .*a dict of a, b.*a dict of a"),
         ("texts", DataError, "Element 1 .*text.*number"),
+        ("text_and_number", DataError, "Element 0 .*'x' is a list, not an array, number or text"),
         ("axes", DataError, "Element 1 .*2 axes.*1"),
         ("DataLoader", UserCodeError, "batch.*DataLoader"),
         ("_BatchDataset", UserCodeError, r"\.unbatch\(\)"),

@@ -26,6 +26,8 @@ def make():
 pairs = [(np.float32(n), b"%d" % n) for n in range(5)]
 lines = [b"one", b"", b"three"]
 numbers = np.arange(12).reshape(4, 3)
+texts = [{"x": [np.float32(1).tobytes(), np.float32(0).tobytes()]}]
+mixed = [{"x": ["a", 1]}]
 nothing = []
 odd = [np.zeros(2), np.zeros(3), np.zeros((2, 2))]
 objects = [object()]
@@ -78,6 +80,11 @@ def test_tuples_arrays_and_bytes_are_records_as_they_are():
         assert source.read([2, 1, 0]) == [b"three", b"", b"one"]
 
 
+def test_texts_in_a_list_keep_their_last_zero_bytes():
+    texts = [np.float32(1).tobytes(), np.float32(0).tobytes()]
+    assert read_columns("dataset:my_data.texts") == {"x": [texts]}
+
+
 def test_the_fingerprint_follows_the_records():
     def fingerprint(name):
         with open_source(f"dataset:my_data.{name}", DataConfig()) as source:
@@ -92,6 +99,7 @@ def test_the_fingerprint_follows_the_records():
         ("nothing", DataError, "There are no records"),
         ("odd", DataError, "cannot become tensors"),
         ("objects", DataError, "object"),
+        ("mixed", DataError, "the part 'x' of a record is a list, not an array, number or text"),
         ("number", UserCodeError, "int has no __len__"),
         ("broken", UserCodeError, "KeyError.*no such disk"),
         ("unknown", UserCodeError, "'unknown'"),
