@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.records.columns import object_array
+from edl_horovod.records.columns import common_type, holds_exactly, object_array
 from edl_horovod.records.layout import BYTES, Column, Layout, Part, Tensor, leaves, with_leaves
 
 Array = NDArray[Any]
@@ -34,6 +34,7 @@ TYPES = (
 """NumPy names of the types that an array may have."""
 _NUMBER_OF = {np.dtype(name): number for number, name in enumerate(TYPES)}
 _DTYPES = tuple(np.dtype(name) for name in TYPES)
+_FLOAT64 = np.dtype("float64")
 
 
 class MisfitError(Exception):
@@ -62,6 +63,8 @@ class _ArrayType:
     """None while all arrays are empty: the type of an empty Python list is unknown."""
     empty_dtype: np.dtype[Any]
     shape: tuple[int | None, ...]
+    has_large_integers: bool
+    """Whether float64 would round an integer so far."""
 
 
 class Elements:
@@ -83,7 +86,12 @@ class Elements:
             if not arrays:
                 raise MisfitError("it is empty")
             self._types = [
-                _ArrayType(array.dtype if array.size else None, array.dtype, array.shape)
+                _ArrayType(
+                    array.dtype if array.size else None,
+                    array.dtype,
+                    array.shape,
+                    has_large_integers=not holds_exactly(_FLOAT64, array),
+                )
                 for array in arrays
             ]
             return arrays
@@ -277,11 +285,17 @@ def _array(value: Any, path: str) -> Array:
 def _widen(common: _ArrayType, array: Array, path: str) -> None:
     """Widen the common type and shape so that they include this array."""
     if array.size:
+        common.has_large_integers |= not holds_exactly(_FLOAT64, array)
         dtype = common.dtype or array.dtype
         if (dtype.kind == "O") != (array.dtype.kind == "O"):
             raise MisfitError(f"{_part_name(path)} is text in some elements and a number in others")
         if array.dtype != dtype:
-            dtype = np.result_type(dtype, array.dtype)
+            wider = common_type((dtype, array.dtype))
+            if wider is None or (wider.kind in "fc" and common.has_large_integers):
+                kinds = f"{array.dtype.name}, but {dtype.name} in earlier elements"
+                fact = "which no common type holds exactly"
+                raise MisfitError(f"{_part_name(path)} is {kinds}, {fact}")
+            dtype = wider
         common.dtype = dtype
     if array.shape != common.shape:
         if array.ndim != len(common.shape):
