@@ -72,7 +72,7 @@ def layout_of(schema: pa.Schema, selected: Sequence[str], *, path: str) -> Layou
         ConfigError: A selected column does not exist.
         DataError: A column cannot become tensors, or several have its name.
     """
-    flat_schema = _flat(schema.empty_table()).schema
+    flat_schema = flat(schema.empty_table()).schema
     fields = {field.name: field.type for field in flat_schema}
     counts = Counter(flat_schema.names)
     columns = []
@@ -96,7 +96,7 @@ def chunk_of(table: pa.Table, *, layout: Layout, path: str, chunk: ChunkInfo) ->
     Raises:
         DataError: A value cannot be cast, or is missing in a column without NaN.
     """
-    table = _flat(table)
+    table = flat(table)
     table_columns = {name: table.column(number) for number, name in enumerate(table.column_names)}
     columns = []
     for column in layout.columns:
@@ -107,7 +107,7 @@ def chunk_of(table: pa.Table, *, layout: Layout, path: str, chunk: ChunkInfo) ->
     return ColumnChunk(columns)
 
 
-def _flat(table: pa.Table) -> pa.Table:
+def flat(table: pa.Table) -> pa.Table:
     """Flatten the structs of a table."""
     while any(pa.types.is_struct(_plain_type(field.type)) for field in table.schema):
         parts = list(_flat_columns(table))
