@@ -1,8 +1,9 @@
 """Decoded records: the bytes or the columns of a chunk, and the columns of a step."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,7 +145,42 @@ def stacked(arrays: Sequence[NDArray[np.generic]], column: Column) -> Values:
         return Ragged(np.concatenate(flat) if flat else np.empty(0, dtype), ends)
     if not arrays:
         return np.empty((0, *(size or 0 for size in column.shape)), dtype)
-    return np.stack(arrays).astype(dtype, copy=False)
+    # Each is cast by itself: the common type of int64 and uint64 is float64, which rounds both.
+    return np.stack(arrays, dtype=dtype, casting="unsafe")
+
+
+def holds_exactly(dtype: np.dtype[Any], array: NDArray[Any]) -> bool:
+    """Whether a type of numbers holds the integers of an array; floats may be rounded to any."""
+    # NumPy also casts 64-bit integers to float64 "safely", although it rounds large ones.
+    is_safe = np.can_cast(array.dtype, dtype, "safe") and array.itemsize < 8
+    if array.dtype == dtype or array.dtype.kind not in "iu" or not array.size or is_safe:
+        return True
+    if dtype.kind in "iu":
+        low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    else:
+        high = 2 ** (int(np.finfo(dtype).nmant) + 1)
+        low = -high
+    if low <= int(array.min()) and int(array.max()) <= high:
+        return True
+    with np.errstate(over="ignore"):
+        # Python compares integers and floats without rounding.
+        return bool(array.astype(dtype).tolist() == array.tolist())
+
+
+def common_type(types: Iterable[np.dtype[Any]]) -> np.dtype[Any] | None:
+    """Return the type that holds the values of all types of numbers.
+
+    None if there is no such type: for text and numbers, and for integers that only a float type
+    spans, which would round them.
+    """
+    distinct = set(types)
+    if len(distinct) == 1:
+        return distinct.pop()
+    if np.dtype(object) in distinct:
+        return None
+    common = np.result_type(*distinct)
+    are_integers = all(dtype.kind in "biu" for dtype in distinct)
+    return None if are_integers and common.kind == "f" else common
 
 
 def _joined(parts: list[Values]) -> Values:

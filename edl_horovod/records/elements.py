@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edl_horovod.records.columns import common_type, holds_exactly, object_array
 from edl_horovod.records.layout import BYTES, Column, Layout, Part, Tensor, leaves, with_leaves
 
 Array = NDArray[Any]
@@ -33,6 +34,7 @@ TYPES = (
 """NumPy names of the types that an array may have."""
 _NUMBER_OF = {np.dtype(name): number for number, name in enumerate(TYPES)}
 _DTYPES = tuple(np.dtype(name) for name in TYPES)
+_FLOAT64 = np.dtype("float64")
 
 
 class MisfitError(Exception):
@@ -61,6 +63,8 @@ class _ArrayType:
     """None while all arrays are empty: the type of an empty Python list is unknown."""
     empty_dtype: np.dtype[Any]
     shape: tuple[int | None, ...]
+    has_large_integers: bool
+    """Whether float64 would round an integer so far."""
 
 
 class Elements:
@@ -82,7 +86,12 @@ class Elements:
             if not arrays:
                 raise MisfitError("it is empty")
             self._types = [
-                _ArrayType(array.dtype if array.size else None, array.dtype, array.shape)
+                _ArrayType(
+                    array.dtype if array.size else None,
+                    array.dtype,
+                    array.shape,
+                    has_large_integers=not holds_exactly(_FLOAT64, array),
+                )
                 for array in arrays
             ]
             return arrays
@@ -138,16 +147,35 @@ class Elements:
 
 
 def text_array(value: Any) -> Array | None:
-    """Convert text to an array of `bytes` objects; None if the value is not text."""
+    """Convert text to an array of `bytes` objects; None if the value is not only text."""
     if isinstance(value, str | bytes):
         text = np.empty((), dtype=object)
-        text[()] = value.encode() if isinstance(value, str) else value
+        text[()] = _encoded(value)
         return text
-    array = np.asarray(value)
-    if array.dtype.kind not in "SU":
+    is_list = isinstance(value, list | tuple)
+    if not (is_list and isinstance(_first_item(value), str | bytes)):
+        array = np.asarray(value)
+        if array.dtype.kind not in "SU":
+            return None
+        if not is_list:
+            encoded = array if array.dtype.kind == "S" else np.strings.encode(array, "utf-8")
+            return encoded.astype(object)
+    # NumPy's own text types make text of numbers beside it, and drop zero bytes at its end.
+    items = np.array(value, dtype=object)
+    if not all(isinstance(item, str | bytes) for item in items.flat):
         return None
-    encoded = array if array.dtype.kind == "S" else np.strings.encode(array, "utf-8")
-    return encoded.astype(object)
+    return object_array([_encoded(item) for item in items.flat]).reshape(items.shape)
+
+
+def _encoded(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _first_item(value: Any) -> Any:
+    """Return the first item of nested lists and tuples; an empty list or tuple if there is none."""
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return value
 
 
 def encode_arrays(arrays: Iterable[Array]) -> bytes:
@@ -257,11 +285,17 @@ def _array(value: Any, path: str) -> Array:
 def _widen(common: _ArrayType, array: Array, path: str) -> None:
     """Widen the common type and shape so that they include this array."""
     if array.size:
+        common.has_large_integers |= not holds_exactly(_FLOAT64, array)
         dtype = common.dtype or array.dtype
         if (dtype.kind == "O") != (array.dtype.kind == "O"):
             raise MisfitError(f"{_part_name(path)} is text in some elements and a number in others")
         if array.dtype != dtype:
-            dtype = np.result_type(dtype, array.dtype)
+            wider = common_type((dtype, array.dtype))
+            if wider is None or (wider.kind in "fc" and common.has_large_integers):
+                kinds = f"{array.dtype.name}, but {dtype.name} in earlier elements"
+                fact = "which no common type holds exactly"
+                raise MisfitError(f"{_part_name(path)} is {kinds}, {fact}")
+            dtype = wider
         common.dtype = dtype
     if array.shape != common.shape:
         if array.ndim != len(common.shape):

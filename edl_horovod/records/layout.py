@@ -80,6 +80,24 @@ def column_error(name: str, path: str, fact: str, alternatives: str) -> DataErro
     )
 
 
+def empty_values(count: int, kind: str, location: str, path: str) -> DataError:
+    """Return the error for empty values in a column that cannot represent them.
+
+    Args:
+        count: Number of the values.
+        kind: What their format calls them: null or NaT.
+        location: The column and its file, for the message.
+        path: The file.
+    """
+    subject = "is 1 empty value" if count == 1 else f"are {count:,} empty values"
+    return DataError(
+        f"There {subject} ({kind}) in {location}, which a tensor cannot represent.",
+        received={"path": path},
+        hint="Fill them when the file is written, or select other columns with"
+        " data_plan.columns=[...].",
+    )
+
+
 @dataclass(frozen=True)
 class Part:
     """An array of each record, and the columns that store it."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import ConfigError, DataError, EdlError, UserCodeError
-from edl_horovod.records.columns import Values, empty, stacked
+from edl_horovod.records.columns import Values, common_type, holds_exactly, stacked
 from edl_horovod.records.elements import text_array
 from edl_horovod.records.index_tables import locate
 from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
@@ -50,17 +50,23 @@ class MapDataset(RecordSource):
         self._record_bytes = float(np.mean([sum(map(_size, part.values())) for part in parts]))
 
     def read(self, ids: Sequence[int] | NDArray[np.integer]) -> Records:
-        """Return the records with these ids, in this order."""
+        """Return the records with these ids, in this order.
+
+        Raises:
+            DataError: A record does not have the types and shapes of the others.
+            UserCodeError: The object raised an exception.
+        """
         numbers, _ = locate(ids, np.arange(self._num_records), self._num_records)
         parts = [self._parts(self._record(number)) for number in numbers.tolist()]
-        if self.layout is None:
-            return [bytes(part[""].item()) for part in parts]
-        if not parts:
-            return empty(self.layout)
-        return [
+        columns = [
             self._stacked(column, [part.get(column.name) for part in parts], numbers)
             for column in self._columns.columns
         ]
+        if self.layout is None:
+            (texts,) = columns
+            assert isinstance(texts, np.ndarray)
+            return [bytes(text) for text in texts.tolist()]
+        return columns
 
     def record_bytes(self) -> float:
         """Return the average size of the sampled records in memory, in bytes."""
@@ -132,12 +138,18 @@ class MapDataset(RecordSource):
 
     def _column(self, name: str, parts: Sequence[_Parts]) -> Column:
         arrays = [self._part(part.get(name), name) for part in parts]
-        first = arrays[0]
-        dtype = BYTES if first.dtype == object else first.dtype.name
+        # The type of an empty Python list is unknown.
+        types = dict.fromkeys(array.dtype for array in arrays if array.size)
+        common = common_type(types or [arrays[0].dtype])
+        if common is None:
+            subject = f"the parts {name!r}" if name else "they"
+            kinds = " and ".join("text" if kind.kind == "O" else kind.name for kind in types)
+            raise self._misfit(f"{subject} are {kinds}, which no common type holds exactly")
+        dtype = BYTES if common.kind == "O" else common.name
         shapes = {array.shape for array in arrays}
         if len(shapes) > 1 and {len(shape) for shape in shapes} == {1}:
             return Column(name, dtype, (None,))
-        return Column(name, dtype, first.shape)
+        return Column(name, dtype, arrays[0].shape)
 
     def _stacked(
         self, column: Column, values: list[NDArray[Any] | None], ids: NDArray[np.int64]
@@ -146,9 +158,13 @@ class MapDataset(RecordSource):
         dtype = np.dtype(object if column.dtype == BYTES else column.dtype)
         for number, array in zip(ids.tolist(), arrays, strict=True):
             has_same_shape = array.ndim == 1 if column.is_ragged else array.shape == column.shape
-            if not has_same_shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+            if not has_same_shape or not _has_kind_of(dtype, array):
                 value = f"{array.dtype.name}{list(array.shape)}"
                 usual = f"{column.dtype}{list(column.shape)}"
+                raise self._misfit(f"record {number} has {value} where others have {usual}")
+            if not holds_exactly(dtype, array):
+                value = f"{array.min()} to {array.max()}" if array.ndim else f"{array}"
+                usual = f"{column.dtype}, which does not hold this exactly"
                 raise self._misfit(f"record {number} has {value} where others have {usual}")
         return stacked(arrays, column)
 
@@ -178,6 +194,14 @@ def _kind_of(record: Any) -> Literal["dict", "tuple", "value"]:
     if isinstance(record, dict):
         return "dict"
     return "tuple" if isinstance(record, tuple) else "value"
+
+
+def _has_kind_of(dtype: np.dtype[Any], array: NDArray[Any]) -> bool:
+    """Whether an array is text or numbers as a type is; the type of an empty one is unknown."""
+    # NumPy casts any number to an object.
+    is_number_in_text = dtype.kind == "O" and array.dtype.kind != "O"
+    has_kind = np.can_cast(array.dtype, dtype, "same_kind") and not is_number_in_text
+    return has_kind or not array.size
 
 
 def _size(array: NDArray[Any]) -> int:

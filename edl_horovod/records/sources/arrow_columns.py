@@ -6,6 +6,7 @@ become float64. A struct of `bytes` and `path`, with which Hugging Face's `datas
 and sounds, becomes its bytes.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,9 +20,16 @@ from edl_horovod.records.chunks import ChunkInfo
 from edl_horovod.records.columns import ColumnChunk, FlatRecords, Ragged, Stored
 from edl_horovod.records.files.input_file import file_error
 from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
-from edl_horovod.records.layout import BYTES, Column, Layout, column_error, selected_columns
+from edl_horovod.records.layout import (
+    BYTES,
+    Column,
+    Layout,
+    column_error,
+    empty_values,
+    selected_columns,
+)
 
-_MEDIA = {"bytes", "path"}
+_MEDIA = ["bytes", "path"]
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:
@@ -62,11 +70,16 @@ def layout_of(schema: pa.Schema, selected: Sequence[str], *, path: str) -> Layou
 
     Raises:
         ConfigError: A selected column does not exist.
-        DataError: A column cannot become tensors.
+        DataError: A column cannot become tensors, or several have its name.
     """
-    fields = {field.name: field.type for field in _flat(schema.empty_table()).schema}
+    flat_schema = flat(schema.empty_table()).schema
+    fields = {field.name: field.type for field in flat_schema}
+    counts = Counter(flat_schema.names)
     columns = []
     for name in selected_columns(selected, fields, holder=path):
+        if counts[name] > 1:
+            fact = f"{counts[name]} columns have this name"
+            raise column_error(name, path, fact, "columns of different names")
         column_type = _column_type(fields[name])
         if column_type is None:
             fact = f"it is of type {fields[name]}"
@@ -83,22 +96,22 @@ def chunk_of(table: pa.Table, *, layout: Layout, path: str, chunk: ChunkInfo) ->
     Raises:
         DataError: A value cannot be cast, or is missing in a column without NaN.
     """
-    table = _flat(table)
+    table = flat(table)
     table_columns = {name: table.column(number) for number, name in enumerate(table.column_names)}
     columns = []
     for column in layout.columns:
         location = f"the column {column.name!r} of {path}, in its part {chunk.number + 1}"
         if column.name not in table_columns:
-            raise _empty_values(table.num_rows, location, path)
+            raise empty_values(table.num_rows, "null", location, path)
         columns.append(_stored(table_columns[column.name], column, location, path))
     return ColumnChunk(columns)
 
 
-def _flat(table: pa.Table) -> pa.Table:
+def flat(table: pa.Table) -> pa.Table:
     """Flatten the structs of a table."""
     while any(pa.types.is_struct(_plain_type(field.type)) for field in table.schema):
-        parts = dict(_flat_columns(table))
-        table = pa.table(list(parts.values()), names=list(parts))
+        parts = list(_flat_columns(table))
+        table = pa.table([column for _, column in parts], names=[name for name, _ in parts])
     return table
 
 
@@ -172,15 +185,16 @@ def _flat_columns(table: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
             continue
         column = column.cast(kind)
         names = [kind.field(number).name for number in range(kind.num_fields)]
-        if set(names) == _MEDIA:
+        if sorted(names) == _MEDIA:
             yield name, pc.struct_field(column, "bytes")
             continue
-        for inner in names:
-            yield f"{name}.{inner}", pc.struct_field(column, inner)
+        for number, inner in enumerate(names):
+            yield f"{name}.{inner}", pc.struct_field(column, number)
 
 
 def _difference(first: pa.Schema, other: pa.Schema) -> str:
     """Describe how another schema differs from the first; "" if it does not."""
+    counts, expected_counts = Counter(other.names), Counter(first.names)
     expected = {field.name: field.type for field in first}
     actual = {field.name: field.type for field in other}
     for name in [*expected, *actual]:
@@ -188,6 +202,8 @@ def _difference(first: pa.Schema, other: pa.Schema) -> str:
             return f"no column {name!r}"
         if name not in expected:
             return f"a column {name!r}"
+        if counts[name] != expected_counts[name]:
+            return f"the column {name!r} {counts[name]} times instead of {expected_counts[name]}"
         if expected[name] != actual[name]:
             return f"{actual[name]} in the column {name!r} instead of {expected[name]}"
     return ""
@@ -207,7 +223,7 @@ def _from_array(
 ) -> Stored:
     if array.null_count:
         if not pa.types.is_floating(array.type):
-            raise _empty_values(array.null_count, location, path)
+            raise empty_values(array.null_count, "null", location, path)
         array = pc.fill_null(array, float("nan"))
     if shape:
         values = _from_array(array.flatten(), dtype, shape[1:], location, path)
@@ -243,13 +259,3 @@ def _offsets(array: pa.Array) -> NDArray[np.int64]:
         return np.zeros(1, dtype=np.int64)
     all_offsets = np.frombuffer(array.buffers()[1], dtype=np.int64)
     return all_offsets[array.offset : array.offset + len(array) + 1]
-
-
-def _empty_values(count: int, location: str, path: str) -> DataError:
-    subject = "is 1 empty value" if count == 1 else f"are {count:,} empty values"
-    return DataError(
-        f"There {subject} (null) in {location}, which a tensor cannot represent.",
-        received={"path": path},
-        hint="Fill them when the file is written, or select other columns with"
-        " data_plan.columns=[...].",
-    )

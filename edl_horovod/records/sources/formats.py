@@ -18,7 +18,15 @@ from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.record_format import FileFormat, RecordFormat
 from edl_horovod.records.source import FormatSettings
 
-__all__ = ["FORMATS", "PICTURE_ENDINGS", "file_format", "folder_endings", "format_of", "has_ending"]
+__all__ = [
+    "FORMATS",
+    "PICTURE_ENDINGS",
+    "file_format",
+    "folder_endings",
+    "format_of",
+    "has_ending",
+    "without_compression",
+]
 
 PICTURE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
 """Endings of image files, which a folder without other data files stands for."""
@@ -63,10 +71,15 @@ def has_ending(name: str, endings: str | tuple[str, ...]) -> bool:
     return _PART_NUMBER.sub("", name).lower().endswith(endings)
 
 
+def without_compression(name: str) -> str:
+    """Return a file's name without the ending of a program that compresses files."""
+    return name.rpartition(".")[0] if name.lower().endswith(_COMPRESSED) else name
+
+
 def _format_of_path(path: str) -> FileFormat:
     name = (urlsplit(path).path if is_remote(path) else path).lower()
-    if name.endswith(_COMPRESSED):
-        inner_format = file_format(name.rpartition(".")[0])
+    if (inner_name := without_compression(name)) != name:
+        inner_format = file_format(inner_name)
         if not inner_format.has_compression:
             raise file_error(
                 path,

@@ -1,15 +1,20 @@
 """JSON lines, read with PyArrow: a record is the object in one line; blank lines are ignored.
 
 The scan that finds the chunks also finds the common types of the columns over all lines of all
-files: a column with `1` in one line and `0.5` in another is float64. Text that looks like a date
-remains text.
+files: a column with `1` in one line and `0.5` in another is float64. An integer that float64 would
+round is an error then. Text that looks like a date remains text.
 """
 
 import functools
 import io
+import itertools
+import json
+import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from edl_horovod.errors import DataError
@@ -21,8 +26,19 @@ from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.record_format import ColumnFormat, RecordFormat
 from edl_horovod.records.source import FormatSettings
-from edl_horovod.records.sources.arrow_columns import chunk_of, layout_of, schema_bytes, schema_of
+from edl_horovod.records.sources.arrow_columns import (
+    chunk_of,
+    flat,
+    layout_of,
+    schema_bytes,
+    schema_of,
+)
 from edl_horovod.records.sources.text_lines import line_chunks
+
+_FIRST_ROUNDED = 2.0**53
+"""The smallest number that an integer which float64 cannot hold may be rounded to."""
+_LONG_INTEGER = re.compile(rb"(?<![\d.])\d{16,}(?![\d.eE])")
+_NOT_BLANK = re.compile(r"\S")
 
 
 def make(name: str, settings: FormatSettings) -> RecordFormat:
@@ -68,12 +84,14 @@ def decode(payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layou
     """Decode the columns of a run of lines.
 
     Raises:
-        DataError: The lines have empty values, or have changed since the scan.
+        DataError: The lines have empty values or integers that are rounded, or have changed since
+            the scan.
     """
     chunk.check(payload, file.path)
     schema = schema_of(file)
     options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    table = _parse(payload, file.path, chunk.offset, options)
+    table = flat(_parse(payload, file.path, chunk.offset, options))
+    _check_integers(payload, table, layout, file.path, chunk)
     return chunk_of(table, layout=layout, path=file.path, chunk=chunk)
 
 
@@ -112,12 +130,85 @@ def _parse(
     try:
         return pj.read_json(io.BytesIO(payload), read_options=read_options, parse_options=options)
     except pa.ArrowException as e:
-        raise file_error(
-            path,
-            f"cannot be read as JSON lines in the {len(payload):,} bytes from byte {offset}: {e}",
-            hint="Write one object per line, with the same names and types in each line, or set"
-            " data_plan.damaged=skip to skip lines that are not objects.",
-        ) from e
+        raise _unreadable(payload, path, offset, e) from e
+
+
+def _unreadable(payload: bytes, path: str, offset: int, error: Exception) -> DataError:
+    return file_error(
+        path,
+        f"cannot be read as JSON lines in the {len(payload):,} bytes from byte {offset}: {error}",
+        hint="Write one object per line, with the same names and types in each line, or set"
+        " data_plan.damaged=skip to skip lines that are not objects.",
+    )
+
+
+def _check_integers(
+    payload: bytes, table: pa.Table, layout: Layout, path: str, chunk: ChunkInfo
+) -> None:
+    """Refuse integers that PyArrow rounded because their column also has other numbers.
+
+    Raises:
+        DataError: A column of the layout has such an integer.
+    """
+    selected = {column.name for column in layout.columns if column.dtype == "float64"}
+    suspects = {
+        name for name in selected.intersection(table.column_names) if _is_large(table[name])
+    }
+    if not suspects or not _LONG_INTEGER.search(payload):
+        return
+    objects = _objects(payload, path, chunk.offset)
+    for name, number in itertools.chain.from_iterable(map(_integers_of, objects)):
+        if name in suspects and _is_rounded(number):
+            raise DataError(
+                f"The column {name!r} of {path} has the integer {number}, in its part"
+                f" {chunk.number + 1}, and numbers that are no 64-bit integers; float64, the type"
+                " of all of them, would round it.",
+                received={"path": path},
+                hint="Write such numbers as text, or all numbers of the column as integers below"
+                " 2**63, or leave the column out with data_plan.columns=[...].",
+            )
+
+
+def _is_large(values: pa.ChunkedArray) -> bool:
+    """Whether a column or its lists have a number that may be a rounded integer."""
+    while pa.types.is_list(values.type):
+        values = pc.list_flatten(values)
+    if not pa.types.is_float64(values.type):
+        return False
+    largest = pc.max(pc.abs(values)).as_py()
+    return largest is not None and largest >= _FIRST_ROUNDED
+
+
+def _is_rounded(number: int) -> bool:
+    try:
+        return int(float(number)) != number
+    except OverflowError:
+        return True
+
+
+def _objects(payload: bytes, path: str, offset: int) -> Iterator[Any]:
+    """Yield the objects of lines that PyArrow has parsed; a line may hold several."""
+    text = payload.decode(errors="replace")
+    position = 0
+    decoder = json.JSONDecoder()
+    try:
+        while start := _NOT_BLANK.search(text, position):
+            parsed, position = decoder.raw_decode(text, start.start())
+            yield parsed
+    except ValueError as e:
+        raise _unreadable(payload, path, offset, e) from e
+
+
+def _integers_of(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the integers in an object with the names of their columns."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _integers_of(inner, f"{name}.{key}" if name else key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _integers_of(inner, name)
+    elif isinstance(value, int):
+        yield name, value
 
 
 def _unified(schemas: Sequence[pa.Schema], path: str) -> pa.Schema:

@@ -41,7 +41,7 @@ from edl_horovod.records.files.input_file import (
 from edl_horovod.records.files.pool import FilePool, open_input
 from edl_horovod.records.index_store import load_or_scan, states_of
 from edl_horovod.records.index_tables import IndexInputs, Tables
-from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
+from edl_horovod.records.layout import BYTES, Column, Layout, empty_values, selected_columns
 from edl_horovod.records.source import SourceRequest
 
 _LOCAL_HEADER = struct.Struct("<26xHH")
@@ -232,9 +232,15 @@ class ArraySource(ChunkSource):
         self._files.close()
 
     def load_chunk(self, number: int) -> ColumnChunk:
-        """Read the rows of a block."""
+        """Read the rows of a block.
+
+        Raises:
+            DataError: An array cannot be read, is damaged or has changed, or has empty dates.
+        """
         part, first, count = self._blocks[number]
-        arrays = self._parts[part].values()
+        assert self.layout is not None
+        # By name: the files may hold the same arrays in another order.
+        arrays = [self._parts[part][column.name] for column in self.layout.columns]
         return ColumnChunk([self._rows(array, first, count) for array in arrays])
 
     def _rows(self, array: StoredArray, first: int, count: int) -> Stored:
@@ -251,6 +257,8 @@ class ArraySource(ChunkSource):
                 raise _damaged(array.path, "it has changed since the job indexed it")
             self._archives.check(array, first, payload)
             rows = np.frombuffer(payload, array.dtype).reshape(count, *array.shape[1:])
+        if rows.dtype.kind in "Mm" and (num_empty := np.count_nonzero(np.isnat(rows))):
+            raise empty_values(int(num_empty), "NaT", array.label, array.path)
         return _native(rows)
 
     def _warn_about_compression(self, tell: Callable[[str], None]) -> None:

@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterator
 
 from edl_horovod.errors import DataError, did_you_mean
 from edl_horovod.records.files import remote
-from edl_horovod.records.sources.formats import PICTURE_ENDINGS, folder_endings, has_ending
+from edl_horovod.records.sources.formats import (
+    PICTURE_ENDINGS,
+    folder_endings,
+    has_ending,
+    without_compression,
+)
 
 _NUM_NAMES_SHOWN = 5
 
@@ -58,7 +63,8 @@ def parts_of(pattern: str) -> Iterator[str]:
 
 
 def _is_data_file(name: str) -> bool:
-    return has_ending(name, folder_endings())
+    """Whether a folder stands for a file; compressed ones are selected so that they are refused."""
+    return has_ending(without_compression(name), folder_endings())
 
 
 def _is_picture(name: str) -> bool:

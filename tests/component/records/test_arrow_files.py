@@ -235,3 +235,17 @@ def test_files_with_other_columns_are_refused(tmp_path):
     write_file(tmp_path / "b.arrow", pa.table({"x": [1.0]}))
     with pytest.raises(DataError, match=r"b\.arrow has no column 't', unlike"):
         read_columns(tmp_path)
+
+
+@pytest.mark.parametrize("write", [write_file, write_stream])
+def test_columns_that_share_a_name_are_refused(tmp_path, write):
+    fields = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["b", "b"])
+    table = pa.table(
+        [pa.array([1]), pa.array([2]), pa.array([3]), fields], names=["x", "x", "y", "a"]
+    )
+    path = write(tmp_path / "a.arrow", table)
+    with pytest.raises(DataError, match=r"'x' of .*a\.arrow .*2 columns have this name"):
+        read_columns(path)
+    with pytest.raises(DataError, match=r"'a\.b' of .*a\.arrow .*2 columns have this name"):
+        read_columns(path, columns=["y", "a.b"])
+    assert read_columns(path, columns=["y"]) == {"y": [3]}

@@ -85,3 +85,47 @@ def test_values_of_differing_types_are_no_damage(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n{"x": "one"}\n')
     with pytest.raises(DataError, match="differ in the types"):
         read_columns(tmp_path / "a.jsonl", damaged="skip")
+
+
+LARGE = 2**62 + 1
+
+
+@pytest.mark.parametrize(
+    ("values", "rounded"),
+    [
+        ([LARGE, LARGE + 2, 2**63 + 5], LARGE),
+        ([2**53 + 1, 0.5], 2**53 + 1),
+        ([0.5, -(2**53) - 1], -(2**53) - 1),
+        ([0.5, 10**400], 10**400),
+        ([[1, LARGE], [0.5]], LARGE),
+        ([{"y": {"z": LARGE}}, {"y": {"z": 1e300}}], LARGE),
+    ],
+)
+def test_integers_that_float64_would_round_are_refused(tmp_path, values, rounded):
+    rows = [{"id": LARGE, "t": f"{LARGE} \\", "x": value} for value in values]
+    path = write(tmp_path / "a.jsonl", rows)
+    with pytest.raises(DataError, match=rf"'x[.yz]*' of .*a\.jsonl has the integer {rounded}, in"):
+        read_columns(path)
+    assert read_columns(path, columns=["id"]) == {"id": [LARGE] * len(rows)}
+
+
+@pytest.mark.parametrize("has_two_files", [False, True])
+def test_integers_of_another_run_or_file_are_not_rounded_either(tmp_path, has_two_files):
+    more = "x" * (CHUNK_BYTES // 2)
+    integers = [{"x": LARGE, "more": more}] * 3
+    fractions = [{"x": 0.5, "more": more}] * 3
+    if has_two_files:
+        write(tmp_path / "a.jsonl", integers)
+        write(tmp_path / "b.jsonl", fractions)
+    else:
+        write(tmp_path / "a.jsonl", [*integers, *fractions])
+    with pytest.raises(DataError, match=rf"'x' of .*a\.jsonl.* {LARGE}"):
+        read_columns(tmp_path)
+
+
+def test_numbers_that_float64_holds_are_no_error(tmp_path):
+    values = [1e300, 2**53, 2**60, -(2**63), 0.1234567890123456789, 3]
+    rows = [{"id": LARGE, "t": str(LARGE), "x": value} for value in values]
+    found = read_columns(write(tmp_path / "a.jsonl", rows))
+    assert found["x"] == values
+    assert found["id"] == [LARGE] * len(values)

@@ -143,6 +143,30 @@ def test_a_type_that_no_tensor_has_is_an_error_with_its_column(tmp_path):
         read_columns(path)
 
 
+@pytest.mark.parametrize(
+    ("arrays", "names", "shared"),
+    [
+        ([pa.array([1]), pa.array([2])], ["x", "x"], "x"),
+        ([pa.array([1]), pa.array([{"b": 2}])], ["a.b", "a"], "a.b"),
+        ([pa.array([{"b": 2}]), pa.array([1])], ["a", "a.b"], "a.b"),
+        ([pa.array([{"b": {"c": 2}}]), pa.array([{"c": 1}])], ["a", "a.b"], "a.b.c"),
+    ],
+)
+def test_columns_that_share_a_name_are_refused(tmp_path, arrays, names, shared):
+    table = pa.table([*arrays, pa.array([3])], names=[*names, "y"])
+    path = write(tmp_path / "a.parquet", table)
+    with pytest.raises(DataError, match=rf"'{shared}' of .*a\.parquet .*2 columns have this name"):
+        read_columns(path)
+    assert read_columns(path, columns=["y"]) == {"y": [3]}
+
+
+def test_columns_that_share_a_name_in_a_later_file_are_refused(tmp_path):
+    write(tmp_path / "d" / "a.parquet", pa.table({"x": [1]}))
+    write(tmp_path / "d" / "b.parquet", pa.table([pa.array([1]), pa.array([2])], names=["x", "x"]))
+    with pytest.raises(DataError, match=r"b\.parquet has the column 'x' 2 times instead of 1"):
+        read_columns(tmp_path / "d")
+
+
 def test_damaged_files_are_one_sentence(tmp_path):
     path = write(
         tmp_path / "a.parquet", numbers(1000), row_group_size=100, write_page_checksum=True

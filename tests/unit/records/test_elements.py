@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edl_horovod.records.elements import TYPES, decode_arrays, encode_arrays
+from edl_horovod.records.elements import TYPES, decode_arrays, encode_arrays, text_array
 
 
 @pytest.mark.parametrize("name", [name for name in TYPES if name != "object"])
@@ -25,3 +25,28 @@ def test_texts_and_several_arrays():
     assert found[1].item() == b"x\0"
     assert found[2].tolist() == [0, 1, 2]
     assert found[3].tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+ONE, ZERO = np.float32(1).tobytes(), np.float32(0).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("value", "texts"),
+    [
+        ([ONE, ZERO], [ONE, ZERO]),
+        ((ZERO, "a\0"), [ZERO, b"a\0"]),
+        ([[ZERO, "é"], ["", b"\xff"]], [[ZERO, "é".encode()], [b"", b"\xff"]]),
+        ([[], []], None),
+        ([np.array(["a"]), np.array(["é"])], [[b"a"], ["é".encode()]]),
+        (np.array(["é", "b"]), ["é".encode(), b"b"]),
+        ([1, 2], None),
+        (["a", 1], None),
+        ([1, "a"], None),
+        ([b"a", 1.5], None),
+        (["a", None], None),
+        ([["a"], [b"b", "c"]], None),
+    ],
+)
+def test_texts_keep_all_their_bytes_and_take_no_numbers_among_them(value, texts):
+    array = text_array(value)
+    assert (array is None) if texts is None else (array.tolist() == texts)

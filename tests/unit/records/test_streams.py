@@ -69,8 +69,29 @@ def ends_early():
 def mixed():
     yield from [{"a": 1}, {"a": 1, "b": 2}]
 
+def exact():
+    yield from [2**62 + 1, np.array(5, "uint8"), np.array(-3, ">i8")]
+
+def large():
+    yield from [(2**53, 0.5), (0.5, np.float32(1)), (np.int64(2**60), np.uint64(2**63))]
+
+def signed():
+    yield from [2**62 + 1, 2**63 + 5]
+
+def rounded():
+    yield from [{"x": 1}, {"x": 2**53 + 1}, {"x": 0.5}]
+
+def rounding():
+    yield from [np.float32(1), np.uint64(2**53 + 1)]
+
 def texts():
     yield from [1, "one"]
+
+def zeros():
+    yield from [[b"a\\0", b"\\0"], ["b", b"\\0\\0"]]
+
+def text_and_number():
+    yield {"x": ["a", 1]}
 
 def axes():
     yield from [np.zeros(2), np.zeros((2, 2))]
@@ -182,6 +203,8 @@ def test_bytes_numbers_and_sets_are_streams_too(opened):
     with opened("lines") as source:
         assert source.layout is None
         assert source.read([2, 1, 0]) == [b"three\0", b"", b"one"]
+    with opened("zeros") as source:
+        assert records(source) == [[b"a\0", b"\0"], [b"b", b"\0\0"]]
     with opened("generator") as source:
         assert records(source) == [0, 1, 2]
     with opened("numbers") as source:
@@ -192,6 +215,11 @@ def test_types_are_those_that_hold_for_all_elements(opened):
     with opened("widening") as source:
         assert [each.dtype for each in source.layout.columns] == ["float64", "int64"]
         assert records(source) == ([1.0, 2.5], [[], [7]])
+    with opened("exact") as source:
+        assert records(source) == [2**62 + 1, 5, -3]
+    with opened("large") as source:
+        assert [each.dtype for each in source.layout.columns] == ["float64", "float64"]
+        assert records(source) == ([2**53, 0.5, 2**60], [0.5, 1.0, 2**63])
 
 
 def test_a_later_job_reads_the_records_of_the_same_code(opened, module, messages):
@@ -263,6 +291,10 @@ def test_a_reader_that_is_killed_leaves_the_reading_to_the_next(module, folders)
         ("ends_early", UserCodeError, "2 elements: KeyError.*no such disk"),
         ("mixed", DataError, "Element 1 .*a dict of a, b.*a dict of a"),
         ("texts", DataError, "Element 1 .*text.*number"),
+        ("signed", DataError, "Element 1 .*it is uint64, but int64 in earlier.*no common type"),
+        ("rounded", DataError, "Element 2 .*'x' is float64, but int64 in earlier.*no common type"),
+        ("rounding", DataError, "Element 1 .*it is uint64, but float32 in earlier"),
+        ("text_and_number", DataError, "Element 0 .*'x' is a list, not an array, number or text"),
         ("axes", DataError, "Element 1 .*2 axes.*1"),
         ("DataLoader", UserCodeError, "batch.*DataLoader"),
         ("_BatchDataset", UserCodeError, r"\.unbatch\(\)"),

@@ -26,6 +26,37 @@ def make():
 pairs = [(np.float32(n), b"%d" % n) for n in range(5)]
 lines = [b"one", b"", b"three"]
 numbers = np.arange(12).reshape(4, 3)
+texts = [{"x": [np.float32(1).tobytes(), np.float32(0).tobytes()]}]
+mixed = [{"x": ["a", 1]}]
+numbers_and_text = [{"x": 1}, {"x": "one"}]
+signed = [2**62 + 1, 2**63 + 5, 2**62 + 3]
+class Late:
+    def __init__(self, *values):
+        self.usual, self.late = values
+    def __len__(self):
+        return 100
+    def __getitem__(self, n):
+        return {"x": self.late if n == 50 else self.usual}
+wide = Late(np.int8(5), 300)
+picture = Late(np.zeros((2, 3), np.uint8), np.full((2, 3), 300, np.uint16))
+faint = Late(np.zeros((2, 3), np.uint8), np.full((2, 3), 44, np.uint16))
+unsigned = Late(2**62 + 1, 2**63 + 5)
+single = Late(np.float32(1), 16777217)
+even = Late(np.float32(1), 16777218)
+double = Late(0.5, 2**53 + 1)
+huge = Late(np.float16(1), 70000)
+precise = Late(np.float32(1), 0.1)
+text_late = Late("a", 5)
+number_late = Late(5, "a")
+class Bytes(Late):
+    def __getitem__(self, n):
+        return super().__getitem__(n)["x"]
+bytes_late = Bytes(b"a", 5)
+pictures = [np.full((2, 2), n, kind) for n, kind in [(1, "uint8"), (300, "uint16"), (2, "uint8")]]
+small = [np.int8(5), 300]
+mixed_floats = [np.float32(0.5), 16777217]
+lists = [[], [2**62 + 1]]
+large = [0.5, 2**53 + 1]
 nothing = []
 odd = [np.zeros(2), np.zeros(3), np.zeros((2, 2))]
 objects = [object()]
@@ -78,6 +109,44 @@ def test_tuples_arrays_and_bytes_are_records_as_they_are():
         assert source.read([2, 1, 0]) == [b"three", b"", b"one"]
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("pictures", [[[1, 1], [1, 1]], [[300, 300], [300, 300]], [[2, 2], [2, 2]]]),
+        ("small", [5, 300]),
+        ("mixed_floats", [0.5, 16777217]),
+        ("lists", [[], [2**62 + 1]]),
+    ],
+)
+def test_the_type_of_a_part_holds_for_all_samples(name, values):
+    assert read_columns(f"dataset:my_data.{name}")[""] == values
+
+
+@pytest.mark.parametrize(
+    ("name", "usual", "late"),
+    [
+        ("faint", [[0, 0, 0]] * 2, [[44, 44, 44]] * 2),
+        ("even", 1.0, 16777218),
+        ("precise", 1.0, float(np.float32(0.1))),
+    ],
+)
+def test_other_types_are_taken_where_the_usual_type_holds_their_values(name, usual, late):
+    assert read_columns(f"dataset:my_data.{name}", [50, 51])["x"] == [late, usual]
+
+
+def test_a_number_among_bytes_is_refused():
+    with (
+        open_source("dataset:my_data.bytes_late", DataConfig()) as source,
+        pytest.raises(DataError, match=r"record 50 has int64\[\] where others have bytes\[\]"),
+    ):
+        source.read([0, 50])
+
+
+def test_texts_in_a_list_keep_their_last_zero_bytes():
+    texts = [np.float32(1).tobytes(), np.float32(0).tobytes()]
+    assert read_columns("dataset:my_data.texts") == {"x": [texts]}
+
+
 def test_the_fingerprint_follows_the_records():
     def fingerprint(name):
         with open_source(f"dataset:my_data.{name}", DataConfig()) as source:
@@ -92,6 +161,18 @@ def test_the_fingerprint_follows_the_records():
         ("nothing", DataError, "There are no records"),
         ("odd", DataError, "cannot become tensors"),
         ("objects", DataError, "object"),
+        ("numbers_and_text", DataError, "the parts 'x' are int64 and text, which no common type"),
+        ("signed", DataError, "they are int64 and uint64, which no common type holds exactly"),
+        ("large", DataError, "record 1 has 9007199254740993 where others have float64, which"),
+        ("wide", DataError, "record 50 has 300 where others have int8, which does not hold this"),
+        ("picture", DataError, "record 50 has 300 to 300 where others have uint8, which does not"),
+        ("unsigned", DataError, f"record 50 has {2**63 + 5} where others have int64, which"),
+        ("single", DataError, "record 50 has 16777217 where others have float32, which"),
+        ("double", DataError, f"record 50 has {2**53 + 1} where others have float64, which"),
+        ("huge", DataError, "record 50 has 70000 where others have float16, which"),
+        ("text_late", DataError, r"record 50 has int64\[\] where others have bytes\[\]"),
+        ("number_late", DataError, r"record 50 has object\[\] where others have int64\[\]"),
+        ("mixed", DataError, "the part 'x' of a record is a list, not an array, number or text"),
         ("number", UserCodeError, "int has no __len__"),
         ("broken", UserCodeError, "KeyError.*no such disk"),
         ("unknown", UserCodeError, "'unknown'"),

@@ -50,6 +50,13 @@ def test_several_files_follow_one_another(tmp_path, packed):
         assert source.block_starts.tolist() == [0, 1, 4097, 7000]
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_order_of_the_arrays_may_differ_from_file_to_file(tmp_path, packed):
+    save_npz(tmp_path / "a.npz", packed=packed, x=np.arange(3), y=np.arange(3) * 10)
+    save_npz(tmp_path / "b.npz", packed=packed, y=np.arange(3, 5) * 10, x=np.arange(3, 5))
+    assert read_columns(tmp_path) == {"x": [0, 1, 2, 3, 4], "y": [0, 10, 20, 30, 40]}
+
+
 def test_folders_of_arrays_follow_one_another(tmp_path):
     save_all(tmp_path / "a", x=np.arange(3), y=np.arange(3) * 2)
     save_all(tmp_path / "b", x=np.arange(3, 5), y=np.arange(3, 5) * 2)
@@ -85,6 +92,18 @@ def test_types_that_are_no_numbers_of_this_machine(tmp_path):
         "text": ["é".encode(), b"abc"],
         "time": times.view(np.int64).tolist(),
     }
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kind", ["datetime64[D]", ">m8[s]"])
+def test_an_empty_date_is_an_error_with_its_array(tmp_path, packed, kind):
+    when = np.array([1, "NaT", 3], "datetime64[D]" if kind[0] == "d" else "m8[s]").astype(kind)
+    path = save_npz(tmp_path / "a.npz", packed=packed, when=when, n=np.arange(3))
+    with pytest.raises(
+        DataError, match=r"is 1 empty value \(NaT\) in the array 'when' of .*a\.npz"
+    ):
+        read_columns(path)
+    assert read_columns(path, columns=["n"]) == {"n": [0, 1, 2]}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from edl_horovod.errors import DataError
+from edl_horovod.records.sources.formats import format_of
 from edl_horovod.records.sources.patterns import expand
 
 
@@ -69,6 +70,18 @@ NO_MATCHES = [
 def test_expand_without_a_match_says_what_is_there(tree, case):
     with pytest.raises(DataError, match=case.message):
         expand(case.pattern.format(tree))
+
+
+@pytest.mark.parametrize("name", ["2.csv.gz", "2.jsonl.bz2", "2.TFRECORD-00000-of-00008.ZST"])
+def test_a_folder_with_compressed_data_is_refused_as_a_glob_of_it_is(tmp_path, name):
+    (tmp_path / "1.csv").touch()
+    (tmp_path / name).touch()
+    (tmp_path / "notes.txt.gz").touch()
+    for pattern in (f"{tmp_path}", f"{tmp_path}/[12].*"):
+        paths = expand(pattern)
+        assert [os.path.basename(path) for path in paths] == ["1.csv", name]
+        with pytest.raises(DataError, match=rf"{name} is a compressed .* random access"):
+            format_of(paths)
 
 
 def test_expand_of_a_relative_pattern_names_the_present_folder(tree, monkeypatch):
