@@ -1,12 +1,19 @@
 """Values that pass between a framework and the ring: batches, sums, variables and outputs."""
 
+import contextlib
+import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from edl_horovod.errors import UserCodeError
+
+log = logging.getLogger(__name__)
 
 EXAMPLES, LOSS, LOSS_WEIGHT, WANTS_CHANGE, CONTRIBUTORS, METRICS = range(6)
 """Indices into the row of numbers that the ranks sum in a step.
@@ -147,6 +154,31 @@ BATCH_DEPENDENT = (
     " not ignored, return both: (sum, weight)"
 )
 """Warning about a loss that cannot be summed over the ranks; its argument is the model's label."""
+
+
+METRIC_OF_BATCH = (
+    "the metric %s of %s is not a mean over the examples. Over several batches or ranks it is the"
+    " mean of their values, so it depends on their number and size. Return one value for each"
+    " example, or %s"
+)
+"""Warning about a metric that cannot be summed; its arguments are the names of the metric and the
+model, and what to return instead."""
+
+
+@contextlib.contextmanager
+def few_examples() -> Iterator[None]:
+    """Run the user's code on a few examples, which it may find too few, without warnings.
+
+    An AUC, for instance, needs examples of both classes. Only a `UserCodeError` is raised.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        except UserCodeError:
+            raise
+        except Exception as e:
+            log.debug("not checked on a few examples: %r", e)
 
 
 def num_bytes(shape: Iterable[int], dtype: Any) -> int:

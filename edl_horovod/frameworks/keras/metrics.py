@@ -4,6 +4,8 @@ The AUC or precision of a data set is not the mean over its batches. The state t
 such a metric is a sum over examples, so it can be computed in any batches on any rank and added up.
 """
 
+import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.values import METRIC_OF_BATCH
 from edl_horovod.models.calling import call_declared
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
+
+log = logging.getLogger(__name__)
 
 TRIED_EXAMPLES = (3, 5)
 """The numbers of examples in the two parts of a batch that must add up."""
@@ -102,12 +107,9 @@ def metric_sums(
         UserCodeError: `create_metrics` returned something other than a dict of scalars, of one
             value an example, or (not in training) of Keras metrics that add up.
     """
-    available = {"mode": mode, "outputs": outputs, "labels": labels, "predictions": outputs}
-    available["sample_weight"] = weights
-    metrics = call_declared(loaded.spec.create_metrics, available) or {}
     name = f"create_metrics of {loaded.label}"
     sums = []
-    for key, value in sorted(require_dict(metrics, name).items()):
+    for key, value in sorted(_created(loaded, mode, outputs, labels, weights).items()):
         if metric := as_keras_metric(value):
             value = MetricCall(metric, labels, outputs, f"{key} of {name}")
         if isinstance(value, MetricCall):
@@ -122,6 +124,44 @@ def metric_sums(
         else:
             sums.append(MetricSums(key, _mean_sum(value, count, f"{key} of {name}")))
     return sums
+
+
+def warn_of_metrics(loaded: LoadedSpec, mode: Mode, batches: Sequence[Any]) -> None:
+    """Warn of metrics of which those of two parts of a batch do not give that of the whole.
+
+    Args:
+        loaded: The user's spec.
+        mode: Passed to `create_metrics`.
+        batches: The whole and its parts: labels, weights, outputs, and the number of examples.
+
+    Raises:
+        UserCodeError: A metric is not a scalar, one value an example, or a Keras metric.
+    """
+    sums: list[dict[str, float]] = []
+    for labels, weights, outputs, count in batches:
+        sums.append({})
+        for key, value in _created(loaded, mode, outputs, labels, weights).items():
+            if isinstance(value, MetricCall) or as_keras_metric(value) is not None:
+                continue
+            label = f"{key} of create_metrics of {loaded.label}"
+            shape = np.shape(value)
+            if shape and shape[0] != count:
+                raise _not_a_mean(label, shape)
+            sums[-1][key] = float(_mean_sum(value, tf.constant(float(count)), label)[0])
+    whole, *parts = sums
+    for key, total in whole.items():
+        difference = abs(sum(part.get(key, math.nan) for part in parts) - total)
+        if difference > 1e-4 * abs(total) + 1e-5:
+            log.warning(METRIC_OF_BATCH, key, loaded.label, "a Keras metric in evaluations")
+
+
+def _created(
+    loaded: LoadedSpec, mode: Mode, outputs: Any, labels: Any, weights: Any
+) -> dict[str, Any]:
+    available = {"mode": mode, "outputs": outputs, "labels": labels, "predictions": outputs}
+    available["sample_weight"] = weights
+    metrics = call_declared(loaded.spec.create_metrics, available) or {}
+    return require_dict(metrics, f"create_metrics of {loaded.label}")
 
 
 def as_keras_metric(metric: Any) -> keras.metrics.Metric | None:
@@ -275,10 +315,14 @@ def _after(metric: keras.metrics.Metric, state: Any, labels: Any, outputs: Any) 
 def _mean_sum(value: Any, count: tf.Tensor, label: str) -> tf.Tensor:
     value = tf.cast(tf.convert_to_tensor(value), tf.float32)
     if value.shape.rank is None:
-        raise UserCodeError(
-            f"{label} must be a scalar, one value an example, or a Keras metric.",
-            received=f"shape {value.shape}",
-        )
+        raise _not_a_mean(label, value.shape)
     # Several values of an example, such as shape (examples, 1), count as their mean.
     value = tf.reduce_mean(value, list(range(1, value.shape.rank)))
     return tf.reshape(value * count if value.shape.rank == 0 else tf.reduce_sum(value), [1])
+
+
+def _not_a_mean(label: str, shape: Any) -> UserCodeError:
+    return UserCodeError(
+        f"{label} must be a scalar, one value an example, or a Keras metric.",
+        received=f"shape {shape}",
+    )

@@ -37,9 +37,15 @@ from edl_horovod.frameworks.keras.metrics import (
     require_number,
     result_of,
     row_of,
+    warn_of_metrics,
     zeros_of,
 )
-from edl_horovod.frameworks.values import BATCH_DEPENDENT, are_same_loss, is_sum_over_batch
+from edl_horovod.frameworks.values import (
+    BATCH_DEPENDENT,
+    are_same_loss,
+    few_examples,
+    is_sum_over_batch,
+)
 from edl_horovod.models.calling import call_declared, declared, logging_warnings, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
@@ -159,6 +165,13 @@ class Objective:
         once, twice, _ = values
         if not adds_up or not are_same_loss(once, twice):
             log.warning(BATCH_DEPENDENT, label)
+        if not self._uses_model_metrics:
+            batches = []
+            for examples_of_part, outputs_of_part in _with_parts((few, outputs)):
+                features, labels, weights = self._with_weights(examples_of_part)
+                batches.append((labels, weights, outputs_of_part, int(num_examples(features))))
+            with few_examples(), without_effects(self._model):
+                warn_of_metrics(self._loaded, self._mode, batches)
         self._is_mean = True
 
     def _trial_outputs(self, features: Any) -> tuple[Any, list[Any]]:
@@ -189,11 +202,7 @@ class Objective:
 
         trial = (outputs, examples)
         means = [mean(repeated(trial, times)) for times in (1, 2, 3)]
-        # Two parts with more than one example each.
-        count = int(num_examples(examples[0]))
-        times = 1 if count > 3 else 3
-        whole, middle = repeated(trial, times), count * times // 2
-        parts = (some_examples(whole, 0, middle), some_examples(whole, middle, count * times))
+        _, *parts = _with_parts(trial)
         return means, self.num_divisors > 1 or are_same_loss(means[2], mean(*parts))
 
     def _loss(
@@ -555,6 +564,14 @@ def _failing_metric(metric: keras.metrics.Metric, rows: list[Any]) -> keras.metr
             return inner
         start = stop
     return metric
+
+
+def _with_parts(batch: Any) -> list[Any]:
+    """Return a batch, repeated if it is small, and two parts of it with several examples each."""
+    count = int(num_examples(batch))
+    times = 1 if count > 3 else 3
+    whole, middle = repeated(batch, times), count * times // 2
+    return [whole, some_examples(whole, 0, middle), some_examples(whole, middle, count * times)]
 
 
 def _traced_for_any_number(function: Callable[..., Any], *arguments: Any) -> Any:

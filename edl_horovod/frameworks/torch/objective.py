@@ -40,7 +40,14 @@ from edl_horovod.frameworks.torch.structures import (
     repeated_batch,
     slice_batch,
 )
-from edl_horovod.frameworks.values import BATCH_DEPENDENT, Batch, are_same_loss, is_sum_over_batch
+from edl_horovod.frameworks.values import (
+    BATCH_DEPENDENT,
+    METRIC_OF_BATCH,
+    Batch,
+    are_same_loss,
+    few_examples,
+    is_sum_over_batch,
+)
 from edl_horovod.models.calling import declared, logging_warnings, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
@@ -244,7 +251,8 @@ class Objective:
                     ]
                     self._find_divisors([(batch, outputs), *halves], copies[1])
                     once, twice, thrice = (self._loss_of(*sample).mean_loss for sample in copies)
-                    adds_up = self._adds_up(with_outputs(*_enlarged(batch, outputs)), halves)
+                    whole = with_outputs(*_enlarged(batch, outputs))
+                    adds_up = self._adds_up(whole, halves)
             if is_sum_over_batch(once, twice, thrice):
                 raise self._unusable(
                     "must return the mean over the batch, or one value for each example",
@@ -253,6 +261,8 @@ class Objective:
                 )
             if not adds_up or not are_same_loss(once, twice):
                 log.warning(BATCH_DEPENDENT, self._loaded.label)
+            with few_examples():
+                self._warn_of_metrics(whole, halves)
         # The recorded scalars keep the graphs of all these batches.
         self._scalars, self._is_begun = ScalarsByNode(), True
 
@@ -480,6 +490,22 @@ class Objective:
                 received=type(metrics).__name__,
             )
         return metrics
+
+    def _warn_of_metrics(
+        self, whole: tuple[Batch, Any], halves: Sequence[tuple[Batch, Any]]
+    ) -> None:
+        """Warn of metrics of which those of two parts do not give that of the whole batch."""
+
+        def sums_of(batch: Batch, outputs: Any) -> dict[str, float]:
+            metrics = self._call_metrics(batch, map_leaves(detach, outputs)).items()
+            count = batch.num_examples
+            return {name: float(self._sum_and_divisor(name, v, count)[0]) for name, v in metrics}
+
+        parts = [sums_of(*part) for part in halves]
+        for name, total in sums_of(*whole).items() if parts else ():
+            difference = abs(sum(part.get(name, math.nan) for part in parts) - total)
+            if difference > 1e-4 * abs(total) + 1e-5:
+                log.warning(METRIC_OF_BATCH, name, self._loaded.label, "a pair (sum, weight)")
 
     def _sum_and_divisor(
         self, name: str, value: Any, count: int

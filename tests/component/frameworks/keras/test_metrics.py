@@ -10,6 +10,8 @@ import tensorflow as tf
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.metrics import MetricCall, metric_sums, require_sums, result_of
 from edl_horovod.spec import Mode
+from tests.fitting import by_us, loaded_with
+from tests.specs import with_methods
 
 RNG = np.random.default_rng(3)
 NUM = 41
@@ -111,3 +113,29 @@ def test_a_metric_of_one_number_in_a_row_for_each_example_counts_as_one_without_
     column, row = (metric.sums.numpy() for metric in found)
     np.testing.assert_allclose(column, row)
     np.testing.assert_allclose(row, [BINARY[1].sum()], rtol=1e-5)
+
+
+def trained_with(metric):
+    def create_metrics(outputs, labels):
+        return {"m": metric(outputs, labels)}
+
+    by_us(with_methods(loaded_with("fitted"), create_metrics=create_metrics))
+
+
+@pytest.mark.parametrize(
+    ("metric", "is_told"),
+    [
+        (lambda outputs, labels: tf.sqrt(tf.reduce_mean((outputs - labels) ** 2)), True),
+        (lambda outputs, labels: tf.reduce_mean(tf.abs(outputs - labels)), False),
+        (lambda outputs, labels: tf.abs(outputs - labels), False),
+    ],
+)
+def test_a_metric_that_is_no_mean_over_the_examples_is_told(caplog, metric, is_told):
+    trained_with(metric)
+    told = [each.getMessage() for each in caplog.records if "metric m of" in each.getMessage()]
+    assert len(told) == is_told
+
+
+def test_values_of_other_things_than_examples_are_refused():
+    with pytest.raises(UserCodeError, match=r"m of create_metrics .*Received: shape \(3,\)"):
+        trained_with(lambda outputs, labels: tf.reduce_mean(outputs) * tf.ones(3))

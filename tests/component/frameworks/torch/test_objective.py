@@ -100,6 +100,29 @@ def test_metrics_are_means_or_one_value_an_example(tried):
     assert means == pytest.approx([2.0, 2.0, 0.5, 3.0, 2.0])
 
 
+def needs_both_classes(outputs, labels):
+    if len(set(labels.flatten().tolist())) < 2:
+        raise ValueError("one class")
+    return (outputs - labels).mean()
+
+
+@pytest.mark.parametrize(
+    ("metric", "is_told"),
+    [
+        (lambda outputs, labels: (outputs - labels).square().mean().sqrt(), True),
+        (lambda outputs, labels: outputs.std(), True),
+        (lambda outputs, labels: (outputs > labels).float().mean(), False),
+        (lambda outputs, labels: ((outputs - labels).sum(), len(labels)), False),
+        (needs_both_classes, False),
+    ],
+)
+def test_a_metric_that_is_no_mean_over_the_examples_is_told(tried, caplog, metric, is_told):
+    tried(create_metrics=lambda outputs, labels: {"m": metric(outputs, labels)})
+    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(told) == is_told
+    assert all("metric m of " in message for message in told)
+
+
 @pytest.mark.parametrize(
     ("create_metrics", "message"),
     [
