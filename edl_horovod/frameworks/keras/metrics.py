@@ -144,7 +144,7 @@ def warn_of_metrics(loaded: LoadedSpec, mode: Mode, batches: Sequence[Any]) -> N
             if isinstance(value, MetricCall) or as_keras_metric(value) is not None:
                 continue
             label = f"{key} of create_metrics of {loaded.label}"
-            shape = np.shape(value)
+            shape = tuple(np.shape(value))
             if shape and shape[0] != count:
                 raise _not_a_mean(label, shape)
             sums[-1][key] = float(_mean_sum(value, tf.constant(float(count)), label)[0])
