@@ -1,9 +1,11 @@
 """What all tests start from."""
 
 import asyncio
+import collections
 import contextlib
 import gc
 import inspect
+import itertools
 import logging
 import os
 import re
@@ -64,18 +66,29 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     """Leave to `make test-all` alone what would take CI long, unless it changes a ring.
 
-    A long test of whole jobs runs in CI with one framework, and the next one with another.
+    A long test of whole jobs runs in CI with one framework, and the next one with another; of the
+    variants of a long test, CI runs those that are not marked as long themselves.
     """
     here = Path(__file__).parent
+    by_framework = collections.defaultdict(dict)
     for item in items:
         path = item.path.relative_to(here).with_suffix("")
         is_of_rings = any(str(place) in RINGS for place in (path, *path.parents))
-        if is_of_rings and path.parts[0] == "integration" and hasattr(item, "callspec"):
-            number = zlib.crc32(item.originalname.encode()) % len(HALVES)
-            is_of_rings = item.callspec.params.get("framework") in (None, [*HALVES][number])
         marks = list(item.iter_markers("long"))
-        if marks and not is_of_rings and not all(mark.kwargs.get("in_ci") for mark in marks):
+        is_in_ci = is_of_rings and len(marks) == 1
+        if not all(mark.kwargs.get("in_ci", is_in_ci) for mark in marks):
             item.add_marker("breadth")
+        elif path.parts[0] == "integration" and (marks or item.get_closest_marker("root")):
+            framework = item.callspec.params.get("framework") if hasattr(item, "callspec") else None
+            name = getattr(item, "originalname", item.name)
+            by_framework[path, name].setdefault(framework, []).append(item)
+    for (_, name), choices in by_framework.items():
+        if choices.keys() >= set(HALVES):
+            chosen = [*HALVES][zlib.crc32(name.encode()) % len(HALVES)]
+            for item in itertools.chain.from_iterable(
+                choices[framework] for framework in HALVES if framework != chosen
+            ):
+                item.add_marker("breadth")
 
 
 def pytest_collection_finish():

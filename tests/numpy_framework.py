@@ -14,7 +14,7 @@ from edl_horovod.config.frameworks import FrameworkEntry
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks import plain_models as parts
 from edl_horovod.frameworks.batches import MAX_PARTS, StepBatches, wrong_parts
-from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks, is_plain
+from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
 from edl_horovod.frameworks.packing import NAME
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import (
@@ -200,8 +200,8 @@ class Callbacks(EpochCallbacks):
         if any(new is not old for new, old in zip(after, before, strict=True)):
             raise UserCodeError(f"{hook} changes the model, which only on_epoch_end may do.")
 
-    def _numbers(self, callback):
-        return {name: value for name, value in vars(callback).items() if is_plain(value)}
+    def _attributes(self, callback):
+        return vars(callback)
 
 
 class Step:

@@ -195,7 +195,7 @@ def test_a_killed_party_comes_back_and_the_others_lose_nothing(federation):
     federation.assert_same_weights(*PARTIES)
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_training_that_all_left_goes_on_where_it_was(federation):
     slow = federation.folder / "hurry"
@@ -215,7 +215,7 @@ def test_a_training_that_all_left_goes_on_where_it_was(federation):
     assert max(resumed) >= 2
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_variables_of_a_party_stay_on_its_disk_and_come_back_with_it(federation, framework):
     """Its output layer is its own, through a kill of the party and through the end of all."""
@@ -257,7 +257,7 @@ def test_variables_of_a_party_stay_on_its_disk_and_come_back_with_it(federation,
                 assert marks[party] not in path.read_bytes(), path
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_straggler_a_table_by_consent_and_bad_validation_data(federation):
     folder, hurry = federation.folder, federation.folder / "hurry"
@@ -287,7 +287,7 @@ def test_a_straggler_a_table_by_consent_and_bad_validation_data(federation):
         assert "metrics of north" in edl("status", f"{folder}/{party}.job")
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_parties_that_do_not_fit_are_told_why_and_the_others_go_on(federation):
     folder = federation.folder
@@ -409,7 +409,7 @@ def accounts_of(job):
     return [recorded.event for recorded in job.events("privacy")]
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_party_whose_epsilon_is_used_up_ends_and_the_others_go_on(federation):
     federation.join("north", *PRIVATE)

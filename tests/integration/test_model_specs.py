@@ -330,7 +330,7 @@ def write_keras_file(path):
     keras_2.write_h5(path, config, weights, compiled=compiled)
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @NEEDS_KERAS
 @pytest.mark.timeout(240)
 def test_files_of_ibm_fl_train_with_three_parties(tmp_path):

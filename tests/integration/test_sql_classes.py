@@ -37,7 +37,7 @@ def places(tmp_path):
     return {"db": f"sqlite:///{tmp_path}/hr.db", "models": tmp_path / "models"}
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("written_in", FIRST_SOON)
 def test_a_class_is_learned_measured_explained_and_predicted(places, written_in):

@@ -258,7 +258,7 @@ with open(target, "w") as stream:
 """
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="a release is made of a commit")
 @pytest.mark.usefixtures("git_of_anybody")
 def test_a_release_lists_what_is_committed_and_nothing_else(tmp_path):

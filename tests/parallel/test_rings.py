@@ -17,13 +17,16 @@ TIMEOUT_SECONDS = 900
 
 # Where the test ends the ring itself, it shows what that printed.
 @pytest.mark.timeout(TIMEOUT_SECONDS + 60)
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(
-    ("size", "which"),
+    ("framework", "size", "which"),
     [
-        (2, "not long"),
-        pytest.param(2, "long", marks=pytest.mark.long),
-        pytest.param(3, "long or not long", marks=pytest.mark.long),
+        pytest.param(*framework.values, size, which, marks=[*framework.marks, *marks])
+        for framework in FRAMEWORKS
+        for size, which, marks in [
+            (2, "not long", []),
+            (2, "long", [pytest.mark.long(in_ci=framework.values == ("keras",))]),
+            (3, "long or not long", [pytest.mark.long(in_ci=framework.values == ("torch",))]),
+        ]
     ],
 )
 def test_ring(framework, size, which, tmp_path):
