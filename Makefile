@@ -143,7 +143,7 @@ else
 	$(JOBS) -m '$(SOON)'
 endif
 
-# Which of the long tests `test-all` runs, as pytest's -m takes it.
+# Which tests `test-all` runs besides networks and images, as pytest's -m takes it.
 LONG ?= root or long
 
 # Each in an environment of its own, which stays.

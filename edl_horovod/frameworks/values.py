@@ -156,13 +156,29 @@ BATCH_DEPENDENT = (
 """Warning about a loss that cannot be summed over the ranks; its argument is the model's label."""
 
 
-METRIC_OF_BATCH = (
-    "the metric %s of %s is not a mean over the examples. Over several batches or ranks it is the"
-    " mean of their values, so it depends on their number and size. Return one value for each"
-    " example, or %s"
-)
-"""Warning about a metric that cannot be summed; its arguments are the names of the metric and the
-model, and what to return instead."""
+def warn_of_metrics(
+    whole: Mapping[str, float], parts: Sequence[Mapping[str, float]], *, label: str, instead: str
+) -> None:
+    """Warn of metrics of which those of the parts of a batch do not give that of the whole.
+
+    Args:
+        whole: The metrics of the batch, by name, each multiplied by its number of examples.
+        parts: The same of each part; none if it has only one example.
+        label: The model, for the message.
+        instead: What else `create_metrics` may return.
+    """
+    for name, total in whole.items() if parts else ():
+        values = [part.get(name, math.nan) for part in parts]
+        size = sum(map(abs, values))
+        if abs(sum(values) - total) > 1e-4 * size + 1e-5:
+            log.warning(
+                "the metric %s of %s is not a mean over the examples. Over several batches or ranks"
+                " it is the mean of their values, so it depends on their number and size. Return"
+                " one value for each example, or %s",
+                name,
+                label,
+                instead,
+            )
 
 
 @contextlib.contextmanager

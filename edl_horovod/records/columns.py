@@ -151,9 +151,10 @@ def stacked(arrays: Sequence[NDArray[np.generic]], column: Column) -> Values:
 
 def holds_exactly(dtype: np.dtype[Any], array: NDArray[Any]) -> bool:
     """Whether a type of numbers holds the integers of an array; floats may be rounded to any."""
+    if array.dtype == dtype or array.dtype.kind not in "iu" or not array.size:
+        return True
     # NumPy also casts 64-bit integers to float64 "safely", although it rounds large ones.
-    is_safe = np.can_cast(array.dtype, dtype, "safe") and array.itemsize < 8
-    if array.dtype == dtype or array.dtype.kind not in "iu" or not array.size or is_safe:
+    if array.itemsize < 8 and np.can_cast(array.dtype, dtype, "safe"):
         return True
     if dtype.kind in "iu":
         low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)

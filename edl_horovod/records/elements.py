@@ -285,7 +285,8 @@ def _array(value: Any, path: str) -> Array:
 def _widen(common: _ArrayType, array: Array, path: str) -> None:
     """Widen the common type and shape so that they include this array."""
     if array.size:
-        common.has_large_integers |= not holds_exactly(_FLOAT64, array)
+        if not common.has_large_integers:
+            common.has_large_integers = not holds_exactly(_FLOAT64, array)
         dtype = common.dtype or array.dtype
         if (dtype.kind == "O") != (array.dtype.kind == "O"):
             raise MisfitError(f"{_part_name(path)} is text in some elements and a number in others")

@@ -4,8 +4,6 @@ The AUC or precision of a data set is not the mean over its batches. The state t
 such a metric is a sum over examples, so it can be computed in any batches on any rank and added up.
 """
 
-import logging
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.values import METRIC_OF_BATCH
 from edl_horovod.models.calling import call_declared
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
-
-log = logging.getLogger(__name__)
 
 TRIED_EXAMPLES = (3, 5)
 """The numbers of examples in the two parts of a batch that must add up."""
@@ -126,33 +121,24 @@ def metric_sums(
     return sums
 
 
-def warn_of_metrics(loaded: LoadedSpec, mode: Mode, batches: Sequence[Any]) -> None:
-    """Warn of metrics of which those of two parts of a batch do not give that of the whole.
-
-    Args:
-        loaded: The user's spec.
-        mode: Passed to `create_metrics`.
-        batches: The whole and its parts: labels, weights, outputs, and the number of examples.
+def metric_totals(
+    loaded: LoadedSpec, mode: Mode, outputs: Any, labels: Any, weights: Any, count: int
+) -> dict[str, float]:
+    """Compute the sums of the spec's metrics by name, without Keras metrics; see `metric_sums`.
 
     Raises:
         UserCodeError: A metric is not a scalar, one value an example, or a Keras metric.
     """
-    sums: list[dict[str, float]] = []
-    for labels, weights, outputs, count in batches:
-        sums.append({})
-        for key, value in _created(loaded, mode, outputs, labels, weights).items():
-            if isinstance(value, MetricCall) or as_keras_metric(value) is not None:
-                continue
-            label = f"{key} of create_metrics of {loaded.label}"
-            shape = tuple(np.shape(value))
-            if shape and shape[0] != count:
-                raise _not_a_mean(label, shape)
-            sums[-1][key] = float(_mean_sum(value, tf.constant(float(count)), label)[0])
-    whole, *parts = sums
-    for key, total in whole.items():
-        difference = abs(sum(part.get(key, math.nan) for part in parts) - total)
-        if difference > 1e-4 * abs(total) + 1e-5:
-            log.warning(METRIC_OF_BATCH, key, loaded.label, "a Keras metric in evaluations")
+    totals: dict[str, float] = {}
+    for key, value in _created(loaded, mode, outputs, labels, weights).items():
+        if isinstance(value, MetricCall) or as_keras_metric(value) is not None:
+            continue
+        label = f"{key} of create_metrics of {loaded.label}"
+        shape = tuple(np.shape(value))
+        if shape and shape[0] != count:
+            raise _not_a_mean(label, shape)
+        totals[key] = float(_mean_sum(value, tf.constant(float(count)), label)[0])
+    return totals
 
 
 def _created(

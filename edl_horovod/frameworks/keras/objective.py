@@ -31,13 +31,13 @@ from edl_horovod.frameworks.keras.metrics import (
     MetricSums,
     is_sum,
     metric_sums,
+    metric_totals,
     not_a_sum,
     random_examples,
     require_dict,
     require_number,
     result_of,
     row_of,
-    warn_of_metrics,
     zeros_of,
 )
 from edl_horovod.frameworks.values import (
@@ -45,6 +45,7 @@ from edl_horovod.frameworks.values import (
     are_same_loss,
     few_examples,
     is_sum_over_batch,
+    warn_of_metrics,
 )
 from edl_horovod.models.calling import call_declared, declared, logging_warnings, user_code
 from edl_horovod.models.zoo import LoadedSpec
@@ -166,12 +167,18 @@ class Objective:
         if not adds_up or not are_same_loss(once, twice):
             log.warning(BATCH_DEPENDENT, label)
         if not self._uses_model_metrics:
-            batches = []
-            for examples_of_part, outputs_of_part in _with_parts((few, outputs)):
-                features, labels, weights = self._with_weights(examples_of_part)
-                batches.append((labels, weights, outputs_of_part, int(num_examples(features))))
+            trials = [
+                (*self._with_weights(examples), trial_outputs)
+                for examples, trial_outputs in _with_parts((few, outputs))
+            ]
             with few_examples(), without_effects(self._model):
-                warn_of_metrics(self._loaded, self._mode, batches)
+                total, *parts = (
+                    metric_totals(
+                        self._loaded, self._mode, outs, labels, weights, int(num_examples(features))
+                    )
+                    for features, labels, weights, outs in trials
+                )
+                warn_of_metrics(total, parts, label=label, instead="a Keras metric in evaluations")
         self._is_mean = True
 
     def _trial_outputs(self, features: Any) -> tuple[Any, list[Any]]:

@@ -42,11 +42,11 @@ from edl_horovod.frameworks.torch.structures import (
 )
 from edl_horovod.frameworks.values import (
     BATCH_DEPENDENT,
-    METRIC_OF_BATCH,
     Batch,
     are_same_loss,
     few_examples,
     is_sum_over_batch,
+    warn_of_metrics,
 )
 from edl_horovod.models.calling import declared, logging_warnings, user_code
 from edl_horovod.models.zoo import LoadedSpec
@@ -262,7 +262,9 @@ class Objective:
             if not adds_up or not are_same_loss(once, twice):
                 log.warning(BATCH_DEPENDENT, self._loaded.label)
             with few_examples():
-                self._warn_of_metrics(whole, halves)
+                total, *parts = map(self._metric_totals, [whole, *halves])
+                label, instead = self._loaded.label, "a pair (sum, weight)"
+                warn_of_metrics(total, parts, label=label, instead=instead)
         # The recorded scalars keep the graphs of all these batches.
         self._scalars, self._is_begun = ScalarsByNode(), True
 
@@ -491,21 +493,12 @@ class Objective:
             )
         return metrics
 
-    def _warn_of_metrics(
-        self, whole: tuple[Batch, Any], halves: Sequence[tuple[Batch, Any]]
-    ) -> None:
-        """Warn of metrics of which those of two parts do not give that of the whole batch."""
-
-        def sums_of(batch: Batch, outputs: Any) -> dict[str, float]:
-            metrics = self._call_metrics(batch, map_leaves(detach, outputs)).items()
-            count = batch.num_examples
-            return {name: float(self._sum_and_divisor(name, v, count)[0]) for name, v in metrics}
-
-        parts = [sums_of(*part) for part in halves]
-        for name, total in sums_of(*whole).items() if parts else ():
-            difference = abs(sum(part.get(name, math.nan) for part in parts) - total)
-            if difference > 1e-4 * abs(total) + 1e-5:
-                log.warning(METRIC_OF_BATCH, name, self._loaded.label, "a pair (sum, weight)")
+    def _metric_totals(self, sample: tuple[Batch, Any]) -> dict[str, float]:
+        """Return the sums of the metrics of a batch, given with its outputs."""
+        batch, outputs = sample
+        metrics = self._call_metrics(batch, map_leaves(detach, outputs)).items()
+        count = batch.num_examples
+        return {name: float(self._sum_and_divisor(name, v, count)[0]) for name, v in metrics}
 
     def _sum_and_divisor(
         self, name: str, value: Any, count: int

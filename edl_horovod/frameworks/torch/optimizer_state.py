@@ -74,13 +74,14 @@ class OptimizerState:
             self._add_group(self._late)
         attributes = self._attributes()
         with self._without_hooks(), torch.no_grad():
-            for name, parameter in self._parameters.items():
+            for number, (name, parameter) in enumerate(self._parameters.items()):
                 with user_code(f"Trying {self._label}", root=loaded.zoo):
                     self._try(name, parameter)
-                # What the first step creates may be a constant.
-                attributes = self._attributes() | attributes
+                if number == 0:
+                    # What the first step creates may be a constant.
+                    attributes = self._attributes() | attributes
         for name, numbers in self._attributes().items():
-            if numbers != attributes[name]:
+            if numbers != attributes.get(name):
                 raise self._unusable(f"the attribute {name!r}, which its steps change,")
         del self._optimizer.param_groups[len(self._first_groups) :]
         self._set_groups_and_schedules(iter(settings))
