@@ -48,7 +48,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 help:
 	@echo 'make setup          environment in $(VENV), with Horovod built once; FRAMEWORKS=tensorflow,torch'
 	@echo 'make demo           pictures -> records -> training -> evaluation -> predictions; FRAMEWORK=torch'
-	@echo 'make test           lint, and a test of each behaviour, with TensorFlow in 9 minutes'
+	@echo 'make test           lint, and a test of each behaviour, with TensorFlow in 9 to 12 minutes'
 	@echo 'make test ONLY=torch   the tests with that in their names, here those with PyTorch: 3 minutes'
 	@echo 'make test-all       the long tests, and as root make netns and make images'
 	@echo 'make test-versions  set-up, demo and tests with each supported Python, or VERSIONS=python3.12'
