@@ -40,9 +40,7 @@ class _Files(SourceKind):
     def check(self, datasets: Sequence[str], settings: DataSettings) -> None:
         """Check that the files exist and have one format."""
         sets = [expand(pattern) for pattern in datasets]
-        file_format = _format_of([path for paths in sets for path in paths], settings)
-        if file_format.check_together is not None:
-            file_format.check_together(sets)
+        _format_of([path for paths in sets for path in paths], settings)
 
     def state(self, data: str) -> str:
         """Return a digest of the files' paths, sizes, and modification times or ETags."""

@@ -26,11 +26,14 @@ class Column:
     time_type: str = ""
     """The NumPy type of dates and times that are stored as integers: `datetime64[us]` (since 1970)
     or `timedelta64[ms]` (durations, times of day), for example; "" for other columns."""
+    classes: tuple[str, ...] = ()
+    """The names of the classes that are stored as the numbers 0, 1, ...; () for other columns."""
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Self:
         """Return the column with these fields, as `dataclasses.asdict` returned them."""
-        return cls(**saved | {"shape": tuple(saved["shape"])})
+        names = tuple(saved.get("classes", ()))
+        return cls(**saved | {"shape": tuple(saved["shape"]), "classes": names})
 
     @property
     def is_ragged(self) -> bool:

@@ -102,8 +102,6 @@ class FileFormat:
     open_source: Callable[[Sequence[str], SourceRequest], RecordSource] | None = None
     """Opens files, given by their sorted paths, whose records are not chunks of one file; raises
     DataError if they cannot be read, or cannot be read together."""
-    check_together: Callable[[Sequence[Sequence[str]]], None] | None = None
-    """Raises DataError if the paths of the data and of the validation data do not fit together."""
     why_not_skippable: str = ""
     """A clause that says why damaged records cannot be skipped; "" where they can."""
     has_compression: bool = False

@@ -27,12 +27,12 @@ from edl_horovod.job.events import EventLog, LogEvent
 from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.trained_model_file import ADAPTED_FILE, read_adapted
 from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.records.as_trained import as_trained
 from edl_horovod.records.columns import Ragged
 from edl_horovod.records.job_data import open_source, plan_of
 from edl_horovod.records.layout import Column
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.source import RecordSource
-from edl_horovod.records.time_types import with_time_types_of
 from edl_horovod.spec import ElasticDLSpec, Mode
 from edl_horovod.tasks.local_rounds import plan_of_local_steps
 
@@ -105,7 +105,7 @@ class Opening:
             loaded: The user's spec; its attribute `adapted` is set.
             mode: What the examples are for; decides the order and the size of the batches.
             trained_columns: The columns that the model was trained with. Dates, times and durations
-                are read in their units.
+                are read in their units, and classes have their numbers.
 
         Raises:
             DataError: A file is damaged, or the records do not fit the model.
@@ -122,7 +122,13 @@ class Opening:
         initial_model = model_to_begin_with(config) if is_training else None
         if initial_model is not None:
             trained_columns = initial_model.columns
-        source = with_time_types_of(trained_columns, source, data=f"{key}={pattern}")
+        source = as_trained(
+            trained_columns,
+            source,
+            data=f"{key}={pattern}",
+            # What is predicted need not lie in folders with the names of classes.
+            needs_classes=mode is not Mode.PREDICTION,
+        )
 
         def examples() -> contextlib.AbstractContextManager[Any]:
             batch = {"global_batch": _ADAPT_BATCH}

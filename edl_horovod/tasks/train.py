@@ -259,6 +259,7 @@ class TrainWork(Work):
                 f"{self._step.num_metric_sums} sums of metrics",
                 *descriptions.values(),
                 *(f"{descriptions[name]}, which is trained" for name in self._step.trained),
+                *(f"classes {', '.join(x.classes)}" for x in self._columns if x.classes),
             ]
             self._party.check_fits(world, texts, self._framework.collectives)
 

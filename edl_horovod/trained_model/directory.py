@@ -36,8 +36,8 @@ from edl_horovod.models.trained_model_file import (
 )
 from edl_horovod.models.zoo import LoadedSpec, Overrides
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
+from edl_horovod.records.as_trained import columns_from_json, columns_to_json
 from edl_horovod.records.layout import Column
-from edl_horovod.records.time_types import columns_from_json, columns_to_json
 from edl_horovod.trained_model.params import read_params, write_params
 
 FORMAT_VERSION = 1

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from edl_horovod import trained_model
-from edl_horovod.errors import Interrupted
+from edl_horovod.errors import DataError, Interrupted
 from edl_horovod.job.directory import JobDir
 from edl_horovod.ledger.proof import prove
 from edl_horovod.records.reader import Reader
@@ -172,6 +172,30 @@ def test_two_ranks_train_what_one_does_on_recordio(start, framework, tmp_path, w
 
     predictions = tmp_path / "predictions.recordio"
     start("predict", f"trained_model={output}", f"data={data}", f"output={predictions}").succeed()
+    with Reader.open(str(predictions)) as reader:
+        assert len(reader) == NUM_RECORDS
+
+
+@pytest.mark.long(in_ci=True)
+def test_classes_of_pictures_keep_the_numbers_of_the_training(start, tmp_path):
+    data, model = write_pictures(tmp_path / "data"), tmp_path / "model"
+    settings = ("model_def=formats.FormatSpec", f"data={data}", f"validation_data={data}")
+    trained = start("train", *COMMON, *settings, f"output={model}").succeed()
+
+    def loss_of(name):
+        job = start("evaluate", f"trained_model={model}", f"data={data / name}").succeed()
+        return job.events("job")[-1].event.metrics["loss"]
+
+    # The loss is a mean over the pictures, of which each class has as many.
+    whole = trained.events("evaluation")[-1].event.metrics["loss"]
+    assert (loss_of("cat") + loss_of("dog")) / 2 == pytest.approx(whole, rel=1e-4)
+
+    (data / "dog").rename(data / "wolf")
+    refused = start("evaluate", f"trained_model={model}", f"data={data}")
+    assert refused.end() == DataError.exit_code, refused.describe()
+    assert "wolf" in refused.printed
+    predictions = tmp_path / "predictions.recordio"
+    start("predict", f"trained_model={model}", f"data={data}", f"output={predictions}").succeed()
     with Reader.open(str(predictions)) as reader:
         assert len(reader) == NUM_RECORDS
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from edl_horovod.errors import DataError, MissingDependency, how_to_install
 from edl_horovod.extensions import Table
-from edl_horovod.records.files.input_file import file_error, folder_name
+from edl_horovod.records.files.input_file import file_error
 from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.record_format import FileFormat, RecordFormat
 from edl_horovod.records.source import FormatSettings
@@ -112,20 +112,6 @@ def _module(name: str) -> Any:
     return importlib.import_module(f"{__package__}.{name}")
 
 
-def _check_same_classes(sets: Sequence[Sequence[str]]) -> None:
-    """Refuse data and validation data with different classes, whose numbers would differ, too."""
-    first, *others = [sorted({folder_name(path) for path in paths}) for paths in sets]
-    for other in others:
-        if other != first:
-            differing = sorted(set(first) ^ set(other))
-            raise DataError(
-                "The folders of data and validation_data have different classes, so the same label"
-                " would mean different classes.",
-                received=f"only one of them has {', '.join(differing[:5])}",
-                hint="Create a folder with at least one image for each class in both.",
-            )
-
-
 _RECORDIO = _built_in("RecordIO", "recordio", has_compression=True)
 _TFRECORD = _built_in("TFRecord", "tfrecord_format")
 _UNCHECKED = "they have no checksums"
@@ -142,9 +128,7 @@ _NUMPY = FileFormat(
     " identified",
     has_compression=True,
 )
-_PICTURES = _built_in(
-    "picture", "image_folders", has_compression=True, check_together=_check_same_classes
-)
+_PICTURES = _built_in("picture", "image_folders", has_compression=True)
 
 FORMATS: Table[FileFormat] = Table(
     "formats",

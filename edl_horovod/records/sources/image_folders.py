@@ -6,6 +6,7 @@ Classes are numbered in the order of their sorted names, as in
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -66,10 +67,12 @@ class ImageFolders:
         Raises:
             ConfigError: A selected column does not exist.
         """
-        names = sorted({folder_name(file.path) for file in files})
-        self._numbers = {name: number for number, name in enumerate(names)}
+        classes = tuple(sorted({folder_name(file.path) for file in files}))
+        self._numbers = {name: number for number, name in enumerate(classes)}
         names = selected_columns(selected, _TYPES, holder="An image file")
-        return Layout(tuple(Column(name, _TYPES[name]) for name in names))
+        columns = {name: Column(name, dtype) for name, dtype in _TYPES.items()}
+        columns["label"] = replace(columns["label"], classes=classes)
+        return Layout(tuple(columns[name] for name in names))
 
     def decode(
         self, payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout

@@ -10,8 +10,9 @@ from PIL import Image
 
 from edl_horovod.config.schema import DataConfig
 from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.records.as_trained import as_trained, columns_from_json, columns_to_json
+from edl_horovod.records.job_data import open_source
 from edl_horovod.records.reader import Reader
-from edl_horovod.records.sources.table import check_sources
 from tests.columns import read_columns
 
 CLASSES = {"dog": 3, "Cat": 2, "ant": 1}
@@ -58,12 +59,27 @@ def test_data_beside_folders_with_pictures_is_what_a_folder_means(pictures):
         assert list(reader) == [b"1"]
 
 
-def test_classes_of_validation_data_must_be_those_of_the_data(pictures, tmp_path):
-    check_sources([str(pictures), str(pictures)], DataConfig())
-    (tmp_path / "val" / "dog").mkdir(parents=True)
-    Image.new("RGB", (2, 2)).save(tmp_path / "val" / "dog" / "a.png")
-    with pytest.raises(DataError, match=r"different classes.*Cat, ant"):
-        check_sources([str(pictures), str(tmp_path / "val")], DataConfig())
+def labels_as_trained(pictures, data, **settings):
+    """The labels of pictures for a model that was trained with the classes of others."""
+    with open_source(str(pictures), DataConfig()) as source:
+        columns = columns_from_json(columns_to_json(source.layout.columns))
+    source = open_source(str(data), DataConfig(columns=["label"]))
+    with as_trained(columns, source, data=f"data={data}", **settings) as source:
+        return source.read(range(sum(source.block_counts)))[0].tolist()
+
+
+def test_classes_keep_their_numbers_where_others_have_no_picture(pictures):
+    assert labels_as_trained(pictures, f"{pictures}/dog/*,{pictures}/Cat/*") == [0, 0, 2, 2, 2]
+    assert labels_as_trained(pictures, pictures / "ant") == [1]
+
+
+def test_classes_that_the_training_did_not_have_are_refused_or_have_no_number(pictures):
+    (pictures / "dog").rename(pictures / "wolf")
+    trained = f"{pictures}/Cat/*,{pictures}/ant/*"
+    with pytest.raises(DataError, match=r"wolf.*2 classes: Cat, ant"):
+        labels_as_trained(trained, pictures)
+    found = labels_as_trained(trained, pictures, needs_classes=False)
+    assert found == [0, 0, 1, -1, -1, -1]
 
 
 def test_a_file_that_is_not_an_image_is_an_error_or_skipped(pictures):

@@ -1,6 +1,6 @@
-"""Conversion of dates, times and durations to the time units that a model was trained with.
+"""Conversion of values to what they were in a model's training: time units, numbers of classes.
 
-A model receives them as integers, whose type does not show the unit.
+A model receives both as integers, which show neither the unit of a date nor the name of a class.
 """
 
 import json
@@ -27,19 +27,21 @@ def columns_from_json(text: str) -> tuple[Column, ...]:
     return tuple(map(Column.from_dict, json.loads(text or "[]")))
 
 
-def with_time_types_of(
-    trained: Sequence[Column], source: RecordSource, *, data: str
+def as_trained(
+    trained: Sequence[Column], source: RecordSource, *, data: str, needs_classes: bool = True
 ) -> RecordSource:
-    """Return a source whose dates, times and durations have the units of the training.
+    """Return a source with the time units and the numbers of classes of the training.
 
     Args:
         trained: The columns that the model was trained with; other columns are left unchanged.
         source: The source to convert; the returned source closes it.
         data: The name of the source in messages.
+        needs_classes: Whether to refuse classes that the training did not have. Otherwise their
+            records get the number -1.
 
     Raises:
         DataError: A column is a date in the training or in the source, and a duration or not a
-            time in the other.
+            time in the other; or a class is not known.
     """
     if source.layout is None:
         return source
@@ -48,11 +50,14 @@ def with_time_types_of(
     columns = tuple(_column(item, trained_columns.get(item.name), data) for item in layout.columns)
     if columns == layout.columns:
         return source
+    if needs_classes:
+        for column, known in zip(layout.columns, columns, strict=True):
+            _require_known(column, known, data)
     return _Converted(source, replace(layout, columns=columns), data)
 
 
 class _Converted(RecordSource):
-    """A source that converts the time columns of another source."""
+    """A source that converts columns of another source."""
 
     def __init__(self, source: RecordSource, layout: Layout, data: str) -> None:
         assert source.layout is not None
@@ -86,8 +91,12 @@ class _Converted(RecordSource):
 
 
 def _column(column: Column, trained: Column | None, data: str) -> Column:
-    """Return the column with the type that it had in the training."""
-    if trained is None or trained.time_type == column.time_type:
+    """Return the column with the type and the classes that it had in the training."""
+    if trained is None:
+        return column
+    if column.classes and trained.classes:
+        column = replace(column, classes=trained.classes)
+    if trained.time_type == column.time_type:
         return column
     types = np.dtype(column.time_type or int), np.dtype(trained.time_type or int)
     if types[0].kind != types[1].kind or not np.can_cast(*types, "same_kind"):
@@ -99,7 +108,23 @@ def _column(column: Column, trained: Column | None, data: str) -> Column:
     return replace(column, dtype=trained.dtype, time_type=trained.time_type)
 
 
+def _require_known(column: Column, trained: Column, data: str) -> None:
+    if unknown := sorted(set(column.classes) - set(trained.classes)):
+        dots = ", ..." if len(trained.classes) > 5 else ""
+        raise DataError(
+            f"{data} has classes that the training does not have.",
+            received=", ".join(unknown[:5]),
+            hint=f"Leave their folders out. The training has {len(trained.classes):,} classes:"
+            f" {', '.join(trained.classes[:5])}{dots}.",
+        )
+
+
 def _converted(values: Values, read_as: Column, trained: Column, data: str) -> Values:
+    if read_as.classes:
+        assert isinstance(values, np.ndarray)
+        numbers = {name: number for number, name in enumerate(trained.classes)}
+        renumbered = np.array([numbers.get(name, -1) for name in read_as.classes], values.dtype)
+        return np.take(renumbered, values.astype(np.int64))
     if isinstance(values, Ragged):
         assert isinstance(values.values, np.ndarray)
         return Ragged(_in_unit(values.values, read_as, trained, data), values.ends)

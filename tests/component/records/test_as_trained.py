@@ -9,8 +9,8 @@ import pytest
 
 from edl_horovod.config.schema import DataConfig
 from edl_horovod.errors import DataError
+from edl_horovod.records.as_trained import as_trained, columns_from_json, columns_to_json
 from edl_horovod.records.job_data import open_source
-from edl_horovod.records.time_types import columns_from_json, columns_to_json, with_time_types_of
 from tests.columns import plain
 
 DAYS = [datetime.date(2020, 1, 3), datetime.date(1969, 12, 30), datetime.date(2024, 2, 29)]
@@ -38,7 +38,7 @@ def read_as_trained(path, trained):
     """The times of a file, and their type, as a model gets them that was trained with another."""
     with opened(trained) as source:
         columns = columns_from_json(columns_to_json(source.layout.columns))
-    with with_time_types_of(columns, opened(path), data=f"data={path}") as source:
+    with as_trained(columns, opened(path), data=f"data={path}") as source:
         return plain(source.read(range(len(DAYS)))[0]), source.layout.columns[0].dtype
 
 
@@ -124,4 +124,4 @@ def test_a_date_that_the_unit_of_the_training_cannot_hold_is_refused(tmp_path):
 def test_data_of_the_same_units_are_read_without_a_copy(tmp_path):
     source = opened(write(tmp_path / "a.arrow", TIMES, pa.timestamp("us")))
     with source:
-        assert with_time_types_of(source.layout.columns, source, data="data") is source
+        assert as_trained(source.layout.columns, source, data="data") is source
