@@ -5,6 +5,7 @@ as JSON, so a new leader continues where the lost one stopped (docs/adr/0005).
 """
 
 import contextlib
+import inspect
 import json
 import logging
 from abc import ABC, abstractmethod
@@ -237,6 +238,7 @@ class EpochCallbacks(ABC):
             callback = next(same_class, None)
             if callback is not None:
                 waiting.remove(callback)
+                _warn_of_settings(callback, saved)
                 vars(callback).update(saved)
         self._loaded_text = text
 
@@ -277,6 +279,25 @@ class EpochCallbacks(ABC):
                     name,
                     type(self._callbacks[index]).__name__,
                 )
+
+
+def _warn_of_settings(callback: Any, saved: Mapping[str, Any]) -> None:
+    """Warn of the arguments of a callback that have been changed for a resumed training."""
+    try:
+        settings = inspect.signature(type(callback)).parameters
+    except (TypeError, ValueError):  # Not all classes have one.
+        return
+    for name, value in saved.items():
+        now = _python_value(vars(callback).get(name, value))
+        if name.lstrip("_") in settings and _is_plain(now) and now != value:
+            log.warning(
+                "%s of %s stays %r, as in the training so far, although create_callbacks gives %r;"
+                " another job_dir begins anew",
+                name,
+                type(callback).__name__,
+                value,
+                now,
+            )
 
 
 def _python_value(value: Any) -> Any:

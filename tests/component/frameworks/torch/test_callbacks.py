@@ -88,6 +88,22 @@ def test_private_attributes_and_numbers_of_numpy_go_on_after_a_restart(run, with
     assert len(told) == 2  # By each of the two runs, once.
 
 
+class Patient(Callback):
+    """Has an argument that it keeps."""
+
+    def __init__(self, patience):
+        self._patience = patience
+
+
+def test_a_resumed_training_tells_of_an_argument_that_stays(run, with_spec, caplog):
+    for patience, resume, until in ((2, "auto", 6), (2, "must", 12), (5, "must", 0)):
+        with_spec(create_callbacks=lambda: [Patient(patience)])  # noqa: B023
+        caplog.clear()
+        run("train", EPOCHS, f"resume={resume}", until=until)
+        told = [each.getMessage() for each in caplog.records if "Patient stays 2" in each.message]
+        assert bool(told) == (patience == 5)
+
+
 def test_one_may_end_the_training(run, with_spec):
     with_spec(create_callbacks=lambda: [Told(stop_after=1)])
     assert run("train", EPOCHS).result.steps == 10
