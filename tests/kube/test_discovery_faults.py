@@ -233,6 +233,22 @@ def test_a_server_that_drops_and_fails_is_tried_again(watching, server, cluster,
     wait_until(lambda: hosts_in(watching.output) == {first: 2, second: 2, third: 2}, watching)
 
 
+def test_a_failed_pod_is_removed_although_the_server_fails_first(
+    server, kubeconfig, cluster, first, tmp_path
+):
+    with Program(kubeconfig, "default", tmp_path, "--replace-failed") as program:
+        wait_for_watch(server, program)
+        server.faults.fail = [500]
+        server.set_status("pods", "default", "job-worker-0", {"phase": "Failed"})
+        wait_until(lambda: not server.faults.fail, program)  # Before requests of the test's own.
+        add(cluster, server, 1)
+
+        wait_until(lambda: "job-worker-0 has failed for good" in program.log(), program)
+        failed = cluster.get("Pod", "job-worker-0")
+        assert "deletionTimestamp" in failed["metadata"]
+        wait_until(lambda: first not in (hosts_in(program.output) or {first}), program)
+
+
 def test_it_may_start_before_the_server(server, kubeconfig, first, tmp_path):
     server.stop()
     with Program(kubeconfig, "default", tmp_path) as program:

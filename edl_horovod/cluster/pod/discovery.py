@@ -92,6 +92,8 @@ class Discovery:
         self._version = ""
         self._pods: dict[str, WorkerPod] | None = None
         """By UID; None until the first list."""
+        self._failed: dict[str, WorkerPod] = {}
+        """Those that have failed for good and were not removed yet, by UID."""
         self._stale_since: float | None = None
         self._stale_because = ""
         self._heard_at = time.time()
@@ -138,6 +140,7 @@ class Discovery:
         # then that it no longer knows the version.
         if not self._version or self._stale_since is not None:
             self._list()
+        self._replace_failed()
         watch = self._cluster.watch("Pod", self._version, labels=self._selector)
         self._opened_at = time.monotonic()
         for event in watch:
@@ -146,6 +149,7 @@ class Discovery:
             if event.kind != "BOOKMARK":
                 self._num_retries = 0
                 self._apply(event)
+            self._replace_failed()
 
     def _list(self) -> None:
         pods: dict[str, WorkerPod] = {}
@@ -154,10 +158,9 @@ class Discovery:
             pods.update((pod.uid, pod) for pod in map(pod_of, page.items))
             version = page.version
         self._pods, self._version = pods, version
+        self._failed = {pod.uid: pod for pod in pods.values() if pod.has_failed}
         self._note_current()
         self._changed.set()
-        for pod in pods.values():
-            self._replace_if_failed(pod)
 
     def _apply(self, event: WatchEvent) -> None:
         assert self._pods is not None
@@ -167,27 +170,37 @@ class Discovery:
         else:
             before, after = self._pods.get(pod.uid), pod
             self._pods[pod.uid] = pod
-            self._replace_if_failed(pod)
         if _is_host(before) != _is_host(after):
             log.debug("pod %s: %s", pod.name, "host" if _is_host(after) else "no host")
         if before != after:
             self._changed.set()
+        if pod.has_failed and after is not None:
+            self._failed[pod.uid] = pod
 
-    def _replace_if_failed(self, pod: WorkerPod) -> None:
-        """Remove a pod that has failed for good: only then does mpi-operator create another one.
+    def _replace_failed(self) -> None:
+        """Remove pods that have failed for good: only then does mpi-operator create other ones.
 
         A pod whose container fails is restarted in place; one that was evicted stays as it is,
-        see https://github.com/kubeflow/mpi-operator/issues/647.
+        see https://github.com/kubeflow/mpi-operator/issues/647. What the server fails to remove is
+        tried again at the next event, or when the watch is opened again, which is each minute.
         """
-        if not (self._settings.replace_failed and pod.has_failed):
-            return
+        if self._settings.replace_failed:
+            for pod in list(self._failed.values()):
+                self._replace(pod)
+
+    def _replace(self, pod: WorkerPod) -> None:
         message = f"worker pod {pod.name} has failed for good; it is removed, another one comes"
         try:
             self._cluster.delete("Pod", pod.name, uid=pod.uid)
         except (errors.ObjectNotFound, errors.ObjectConflict):
+            self._failed.pop(pod.uid, None)
             return  # It has been removed already.
         except errors.ClusterForbidden as e:
             message = f"worker pod {pod.name} has failed for good and cannot be replaced: {e}"
+        except errors.ClusterError as e:
+            log.debug("worker pod %s cannot be removed now: %s", pod.name, e)
+            return
+        self._failed.pop(pod.uid, None)
         log.warning("%s", message)
         self._tell("replaced", message)
 
