@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from edl_horovod.cluster import objects
 from edl_horovod.cluster.client import Cluster
-from edl_horovod.cluster.status import pod_view
+from edl_horovod.cluster.status import PodView, pod_view
 from edl_horovod.errors import ClusterError, ObjectNotFound
 
 LOOK_SECONDS = 2.0
@@ -31,39 +31,46 @@ def read_logs(
         yield from _followed(cluster, job, only, tail, is_over)
         return
     for pod in _readable(cluster, job, only):
-        for line in cluster.log_lines(pod, tail=tail):
-            yield pod, line
+        for line in cluster.log_lines(pod.name, tail=tail):
+            yield pod.name, line
 
 
-def _readable(cluster: Cluster, job: str, only: str) -> list[str]:
-    """Names of the pods whose containers have started, the launcher first."""
+def _readable(cluster: Cluster, job: str, only: str) -> list[PodView]:
+    """The pods whose containers have started, the launcher first."""
     pods = cluster.find("Pod", labels=objects.pods_selector(job))
     views = [pod_view(pod, now=time.time()) for pod in pods]
     if only and only not in [view.name for view in views]:
         raise ObjectNotFound(f"Job {job} has no pod {only}.", hint=f"See edl status {job}.")
     views.sort(key=lambda view: (view.role == objects.WORKER, view.name))
-    return [view.name for view in views if view.state != "pending" and only in ("", view.name)]
+    return [view for view in views if view.state != "pending" and only in ("", view.name)]
 
 
 def _followed(
     cluster: Cluster, job: str, only: str, tail: int | None, is_over: Callable[[], bool]
 ) -> Iterator[tuple[str, str]]:
-    """Follow logs, each in a thread, because the answers of the API server block."""
+    """Follow the log of each container in a thread, because the API server's answers block."""
     lines: queue.Queue[tuple[str, str]] = queue.Queue()
-    threads: dict[str, threading.Thread] = {}
+    # By the pod's name, when it was made, and how often its container was started again.
+    threads: dict[tuple[str, float, int], threading.Thread] = {}
 
-    def follow(pod: str) -> None:
+    def follow(pod: str, most: int | None) -> None:
         try:
-            for text in cluster.log_lines(pod, follow=True, tail=tail):
+            for text in cluster.log_lines(pod, follow=True, tail=most):
                 lines.put((pod, text))
         except ClusterError as error:
             lines.put((pod, f"(its log breaks off: {error})"))
 
-    def start_new() -> None:
-        for pod in _readable(cluster, job, only):
-            if pod not in threads:
-                threads[pod] = threading.Thread(target=follow, args=(pod,), daemon=True)
-                threads[pod].start()
+    def start_new() -> bool:
+        """Follow the containers that are new; returns whether any pod may still write."""
+        pods = _readable(cluster, job, only)
+        for pod in pods:
+            container = pod.name, pod.created, pod.restarts
+            if container not in threads:
+                is_first = pod.name not in (name for name, *_ in threads)
+                arguments = pod.name, tail if is_first else None
+                threads[container] = threading.Thread(target=follow, args=arguments, daemon=True)
+                threads[container].start()
+        return any(pod.state not in ("succeeded", "failed") for pod in pods)
 
     start_new()
     looked = time.monotonic()
@@ -73,8 +80,9 @@ def _followed(
             continue
         if time.monotonic() - looked < LOOK_SECONDS:
             continue
-        looked = time.monotonic()
-        start_new()
+        looked, may_write = time.monotonic(), True
+        with contextlib.suppress(ObjectNotFound):  # The only pod is gone; its namesake may come.
+            may_write = start_new()
         is_quiet = not any(thread.is_alive() for thread in threads.values())
-        if is_quiet and lines.empty() and (only or is_over()):
+        if is_quiet and lines.empty() and ((only and not may_write) or is_over()):
             return

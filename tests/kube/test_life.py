@@ -399,6 +399,35 @@ def test_followed_logs_take_in_pods_that_come_later_and_end_with_the_job(lab, ca
     assert "[mnist-worker-0] this is mnist-worker-0" in printed
 
 
+def test_the_log_of_a_container_that_is_started_again_is_followed(lab, capsys, tmp_path):
+    lab.submit()
+    lab.add_pods()
+    name = "mnist-worker-0"
+    log = lab.server.log_files["default", name] = tmp_path / name
+    log.write_text("its first life\n")
+    lab.set_pod(name, "Running", is_ready=True)
+
+    def num_followed() -> int:
+        return sum(seen.path.endswith(f"/{name}/log") for seen in lab.server.seen)
+
+    def start_again() -> None:
+        wait_until(lambda: num_followed() == 1)
+        running = {"name": "main", "restartCount": 1, "state": {"running": {}}}
+        lab.set_pod(name, "Running", is_ready=True, containerStatuses=[running])
+        with contextlib.suppress(AssertionError):  # The test itself says so.
+            wait_until(lambda: num_followed() == 2)
+        lab.set_condition("Succeeded")
+        lab.set_pod(name, "Succeeded")
+
+    kubelet = threading.Thread(target=start_again)
+    kubelet.start()
+    code, _, _ = edl(capsys, "logs", "mnist", "-f", "--worker", name)
+    kubelet.join()
+
+    assert code == 0
+    assert num_followed() == 2
+
+
 def test_logs_say_why_there_are_none_yet(lab, capsys):
     lab.submit()
     lab.add_pods()
