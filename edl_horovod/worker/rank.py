@@ -4,6 +4,7 @@ import faulthandler
 import logging
 import signal
 import threading
+import time
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from edl_horovod.errors import SEE_DOCTOR, ConfigError, EdlError, MissingDepende
 from edl_horovod.frameworks.horovod import NEEDED_PATCH, Horovod, patch_warning
 from edl_horovod.job import timeline
 from edl_horovod.job.directory import JobDir
+from edl_horovod.job.earlier import was_filled_by
 from edl_horovod.job.events import EventLog
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.job.output_checks import check_can_be_written, check_is_free, check_paths
@@ -32,6 +34,8 @@ log = logging.getLogger("edl_horovod.worker")
 
 EXIT_FOR_ANOTHER = 75
 """Exit code of a dismissed worker whose pod should be restarted; not one of an `EdlError`."""
+SAY_SECONDS = 2.0
+"""After this time a worker says that it waits for its launcher."""
 SLOW_END_SECONDS = 30.0
 """A dismissed worker that still runs after this time writes the stacks of its threads."""
 
@@ -45,10 +49,29 @@ def work(config: JobConfig, config_file: Path, environment: WorkerEnvironment) -
         recorded_timeline(config, activity, events, identity),
         accounted(activity, events),
     ):
+        await_launcher(config, environment, activity)
         warm = make_warm(config, events, identity, checker)
         is_final = be_rank(config, events, environment, warm, activity)
     # A container that ends with 0 is not started again.
     return 0 if is_final or environment.ready_file is None else EXIT_FOR_ANOTHER
+
+
+def await_launcher(config: JobConfig, environment: WorkerEnvironment, activity: Activity) -> None:
+    """In a pod, wait until the job's launcher has removed what an earlier job left in `job_dir`.
+
+    A worker that read an earlier job's checkpoint would begin with it. The launcher's pod may wait
+    for a node for hours.
+    """
+    job_dir, secret_file = JobDir.of(config), environment.secret_file
+    if environment.ready_file is None or secret_file is None:
+        return
+    began, has_said = time.monotonic(), False
+    with activity.doing("unwatched", "waiting for the launcher", "coordinator_away"):
+        while not was_filled_by(job_dir, secret_file):
+            if not has_said and time.monotonic() - began > SAY_SECONDS:
+                has_said = True
+                log.info("waiting for the job's launcher, which has not begun")
+            time.sleep(0.5)
 
 
 def activity_of(config: JobConfig) -> Activity:

@@ -11,6 +11,7 @@ import pytest
 
 from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
+from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir
 from tests.waiting import wait_until
 
@@ -23,7 +24,8 @@ SECRET = bytes(range(32))
 class Pod:
     """The main process of a pod, with its job's directory and its folder for readiness."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *program):
+        self._program = program or ("edl_horovod.cluster.pod.worker", "--slots", "2")
         self.job_dir, self.ready_dir, self.log = (
             folder / name for name in ("job", "ready", "pod.log")
         )
@@ -36,6 +38,8 @@ class Pod:
             [
                 "launch=kubernetes",
                 "model_def=m",
+                f"model_zoo={folder}/zoo",
+                "elastic.wait_seconds=1",
                 "data=/data/x",
                 f"output={folder}/out",
                 f"job_dir={self.job_dir}",
@@ -44,7 +48,7 @@ class Pod:
         resolved.dump(config, folder / "config.yaml")
 
     def __enter__(self):
-        command = [sys.executable, "-m", "edl_horovod.cluster.pod.worker", "--slots", "2"]
+        command = [sys.executable, "-m", *self._program]
         variables = {
             "EDL_HOST": "mnist-worker-0.uid",
             "EDL_COORDINATOR": "127.0.0.1:9",
@@ -95,3 +99,20 @@ def test_what_a_killed_pod_left_makes_its_next_container_not_ready(tmp_path):
         assert pod.starts_its_workers(), pod.log.read_text()
 
         assert list(pod.ready_dir.iterdir()) == []
+
+
+def test_a_worker_reads_nothing_before_its_launcher_has_settled_the_directory(tmp_path):
+    pod = Pod(tmp_path, "edl_horovod.worker")
+    (pod.job_dir / "job.id").write_text(hashlib.sha256(b"of another job").hexdigest())
+
+    with pod:
+        wait_until(
+            lambda: "waiting for the job's launcher" in pod.log.read_text(),
+            describe=lambda: pod.log.read_text(),
+            seconds=LIMIT_SECONDS,
+        )
+        assert pod.process.poll() is None
+        (pod.job_dir / "job.id").write_text(hashlib.sha256(SECRET).hexdigest())
+
+        # Its model is not there.
+        assert pod.process.wait(LIMIT_SECONDS) == ConfigError.exit_code, pod.log.read_text()
