@@ -12,8 +12,9 @@ from pathlib import Path
 
 from edl_horovod import errors
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.job import outcome
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.events import JobEvent, Tail
+from edl_horovod.job.outcome import Success
 from edl_horovod.launch import target, waiting
 from edl_horovod.launch.jobs import Jobs, JobStatus, OnStatus
 from edl_horovod.launch.target import SubmittedJob
@@ -157,17 +158,14 @@ def _result(submitted: SubmittedJob) -> JobResult:
     Raises:
         OutputError: The directory is not visible on this machine.
     """
-    tail = Tail(JobDir(Path(submitted.job_dir)).events)
+    file = JobDir(Path(submitted.job_dir)).result
     deadline = time.monotonic() + VISIBLE_SECONDS
-    finished: JobEvent | None = None
     while True:
-        for _, _, event in tail.new_events():
-            if isinstance(event, JobEvent) and event.state == "finished":
-                finished = event
-        if finished is not None:
-            steps, metrics = finished.steps or 0, finished.metrics or {}
+        if isinstance(ended := outcome.load(file), Success):
             output, job_dir = submitted.output, submitted.job_dir
-            return JobResult(output=output, job_dir=job_dir, steps=steps, metrics=metrics)
+            return JobResult(
+                output=output, job_dir=job_dir, steps=ended.steps, metrics=dict(ended.metrics)
+            )
         if time.monotonic() > deadline:
             raise errors.OutputError(
                 f"Job {submitted.name} has finished, but its files are not on this machine.",
