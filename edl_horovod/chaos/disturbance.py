@@ -63,8 +63,9 @@ class Target:
 
     def update(self) -> None:
         """Read the events since the last call."""
-        for recorded in next(self._new_events):
-            self._note(recorded)
+        while new_events := next(self._new_events):
+            for recorded in new_events:
+                self._note(recorded)
 
     def ring(self) -> tuple[int, ...]:
         """Return the slots of this machine in the last ring that formed, in ascending order."""

@@ -84,9 +84,10 @@ class JobDir:
     """The hosts and slots that host discovery asks for."""
     tokens = _Entry("tokens")
     """The secret of a federated training, and the tokens of its parties."""
-    job_id = _Entry("job.id", at_start=Cleanup.REMOVED)
+    # Replaced, not removed: a job of Slurm that is killed as it starts must still be known.
+    job_id = _Entry("job.id")
     """Distinguishes the job from others in this directory; only for jobs that another launcher may
-    take over."""
+    take over, and for those of Slurm."""
     secret = _Entry("secret", at_end=Cleanup.REMOVED)
     """The key that authenticates messages of the job's processes, where no Secret holds it."""
     # Never removed: a process that just opened it would lock a file that no other one sees.
@@ -198,13 +199,21 @@ class JobDir:
                 hint=hint_of(error),
             ) from error
 
-    def clear(self, moment: Literal["at_start", "at_takeover", "at_end"]) -> None:
+    def clear(
+        self, moment: Literal["at_start", "at_takeover", "at_end"], *, of_workers: bool = True
+    ) -> None:
         """Empty or remove the paths whose entries above say so for a moment in the job's life.
+
+        Args:
+            moment: The moment.
+            of_workers: Whether also those that workers write.
 
         Raises:
             OSError: The directory cannot be written.
         """
         for entry in _ENTRIES:
+            if entry.is_of_workers and not of_workers:
+                continue
             path, cleanup = self.path / entry.name, getattr(entry, moment)
             if cleanup is Cleanup.EMPTIED:
                 with contextlib.suppress(FileNotFoundError):
@@ -355,12 +364,13 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def lock_alone(descriptor: int) -> bool:
+def lock_alone(descriptor: int, *, seconds: float = _LOOK_SECONDS) -> bool:
     """Lock the open pid file of a job; returns whether no other process holds it.
 
-    Those that only look, as `is_running` does, hold it for a moment, so this waits for them.
+    Those that only look, as `is_running` does, hold it for a moment, so this waits for them, and
+    for as long as `seconds`.
     """
-    deadline = time.monotonic() + _LOOK_SECONDS
+    deadline = time.monotonic() + seconds
     while not _try_to_lock(descriptor, fcntl.LOCK_EX):
         if time.monotonic() > deadline:
             return False

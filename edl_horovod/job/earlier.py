@@ -7,6 +7,7 @@ training takes its lanes from its checkpoint, because the order of records depen
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -25,8 +26,12 @@ from edl_horovod.job.checkpoint_files import read_metadata
 from edl_horovod.job.directory import JobDir, lock_alone
 from edl_horovod.job.outcome import Success
 
+log = logging.getLogger(__name__)
+
 _RESULT_BYTES = 64 << 10
 """Disk space that is reserved for the job's result."""
+_LOST_LOCK_SECONDS = 300.0
+"""How long a network file system may keep the lock of a launcher whose machine was lost."""
 
 
 def require_same_model(config: JobConfig, job_dir: JobDir) -> None:
@@ -173,10 +178,15 @@ def _checkpoint_lanes(folder: Path, config: JobConfig) -> int:
 
 def was_filled_by(job_dir: JobDir, secret_file: Path | None) -> bool:
     """Whether a launcher of the job with this secret has filled the directory."""
-    if secret_file is None:
+    if secret_file is None or not job_dir.job_id.exists():
         return False
+    return has_id(job_dir, _secret_digest(secret_file))
+
+
+def has_id(job_dir: JobDir, job_id: str) -> bool:
+    """Whether a launcher of the job with this identity has filled the directory."""
     try:
-        return job_dir.job_id.read_text() == _secret_digest(secret_file)
+        return job_dir.job_id.read_text() == job_id
     except FileNotFoundError:
         return False
 
@@ -188,6 +198,7 @@ def hold(
     *,
     hosts: Mapping[str, int],
     secret_file: Path | None,
+    job_id: str = "",
     is_takeover: bool,
     has_coordinator: bool,
 ) -> Iterator[None]:
@@ -198,6 +209,8 @@ def hold(
         config: The settings of the job.
         hosts: Host name to slots at the start of the job.
         secret_file: The file with the job's secret; None creates one in the directory.
+        job_id: Distinguishes a job without a secret of its own from others, for `has_id`; empty for
+            a job that no other launcher goes on with.
         is_takeover: Whether an earlier launcher of the same job left the directory. A ring with a
             coordinator is still training then, so nothing is changed. A ring without one ended
             with its launcher, and the next ring goes on from its checkpoint.
@@ -215,6 +228,9 @@ def hold(
     with lock:
         with job_dir.writing():
             is_ours = lock_alone(lock.fileno())
+            if not is_ours and is_takeover:
+                log.info("the lock of the earlier launcher is still there; waiting for its end")
+                is_ours = lock_alone(lock.fileno(), seconds=_LOST_LOCK_SECONDS)
         if not is_ours:
             raise ConfigError(
                 f"Another job runs in {job_dir}.",
@@ -235,13 +251,18 @@ def hold(
                 if not is_takeover:
                     require_same_model(config, job_dir)
                     settle_checkpoints(config, job_dir)
-                    _write_start_files(job_dir, config, hosts, secret_file)
+                    if secret_file is not None:
+                        job_id = _secret_digest(secret_file)
+                    _write_start_files(job_dir, config, hosts, job_id)
+                    if secret_file is None:
+                        _write_secret(job_dir.secret)
                 elif not has_coordinator and not has_succeeded(job_dir):
                     job_dir.clear("at_takeover")
                     hosts_file.write(job_dir.hosts, hosts)
             yield
         finally:
-            job_dir.clear("at_end")
+            # Workers that have the secret from elsewhere may go on, and wait for another launcher.
+            job_dir.clear("at_end", of_workers=secret_file is None)
 
 
 def _locks_directory(lock: TextIO, job_dir: JobDir) -> bool:
@@ -253,15 +274,15 @@ def _locks_directory(lock: TextIO, job_dir: JobDir) -> bool:
 
 
 def _write_start_files(
-    job_dir: JobDir, config: JobConfig, hosts: Mapping[str, int], secret_file: Path | None
+    job_dir: JobDir, config: JobConfig, hosts: Mapping[str, int], job_id: str
 ) -> None:
     job_dir.clear("at_start")
     job_dir.logs.mkdir()
     whole_file.reserve(job_dir.result, _RESULT_BYTES)
-    if secret_file is not None:
-        job_dir.job_id.write_text(_secret_digest(secret_file))
+    if job_id:
+        whole_file.write_text(job_dir.job_id, job_id)
     else:
-        _write_secret(job_dir.secret)
+        job_dir.job_id.unlink(missing_ok=True)
     hosts_file.write(job_dir.hosts, hosts)
     # The parameters of models and the variables of pods may be private.
     resolved.dump(config, job_dir.config, is_private=True)

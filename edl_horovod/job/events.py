@@ -2,9 +2,10 @@
 
 Each line is a JSON object: `time` (seconds since the epoch), `source` (the process that wrote it),
 `kind`, and the fields of that kind's class. A line is a single `write` to a file that is opened for
-appending, so lines of several processes never mix. Readers skip a line that a full disk or a killed
-writer cut short, and the next writer starts a new line. Readers also skip kinds and fields that
-this version does not know.
+appending, so lines of several processes of a machine never mix. On NFS those of two machines may
+overwrite each other. Readers skip a line that is damaged, or that a full disk or a killed writer
+cut short, and the next writer starts a new line. Readers also skip kinds and fields that this
+version does not know.
 
 A number that is not finite is null, as in all JSON of this package.
 """
@@ -12,6 +13,7 @@ A number that is not finite is null, as in all JSON of this package.
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import logging
 import os
@@ -328,6 +330,7 @@ _LAST_TIME = 253_402_300_800
 _LEAST_ROOM_BYTES = 1 << 20
 _FIRST_BYTES = 4096
 """A longer first line is compared up to here."""
+_MOST_AT_ONCE = 10_000
 _FORMATS = {event.kind: Format(event) for event in Event.__subclasses__()}
 _decode = json.JSONDecoder().decode
 
@@ -470,8 +473,12 @@ class Tail:
         self._first_line, self._offset = first_line, 0
         return True
 
-    def new_events(self) -> Iterator[Recorded]:
-        """The events since the last call, read line by line: a log may be of any size."""
+    def new_events(self, *, having: bytes = b"") -> Iterator[Recorded]:
+        """The events since the last call, read line by line: a log may be of any size.
+
+        Args:
+            having: Only those whose lines have this text, which saves parsing the others.
+        """
         try:
             stream = self._path.open("rb")
         except (FileNotFoundError, NotADirectoryError):
@@ -482,7 +489,9 @@ class Tail:
                 if not line.endswith(b"\n"):
                     return
                 self._offset += len(line)
-                if line != b"\n" and (parsed := parse(line)) is not None:
+                if line == b"\n" or having not in line:
+                    continue
+                if (parsed := parse(line)) is not None:
                     yield parsed
 
 
@@ -492,7 +501,11 @@ def read(path: Path) -> list[Recorded]:
 
 
 def follow(path: Path) -> Iterator[list[Recorded]]:
-    """Yield the new events at each `next`; never blocks, never ends."""
+    """Yield new events at each `next`; never blocks, never ends.
+
+    At most `_MOST_AT_ONCE` come together: a launcher that takes over a job of many days must not
+    need memory for all of its events.
+    """
     tail = Tail(path)
     while True:
-        yield list(tail.new_events())
+        yield list(itertools.islice(tail.new_events(), _MOST_AT_ONCE))

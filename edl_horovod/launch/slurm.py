@@ -258,7 +258,10 @@ class SlurmJobs(Jobs):
         return sum(before.values())
 
     def stop(self, job: str, *, is_dry_run: bool = False) -> None:
-        """Ask the launcher, by a file in the directory; a job that has not started is cancelled."""
+        """Ask the launcher by a signal; a job that has not started is cancelled.
+
+        A file in the directory would be lost where the launcher has yet to prepare that.
+        """
         slurm_job = self._job(job)
         if not slurm_job.is_active:
             raise _not_running(slurm_job, "stopped", f"See edl status {job}.")
@@ -267,9 +270,7 @@ class SlurmJobs(Jobs):
         if slurm_job.is_pending:
             ask_slurm("scancel", slurm_job.number)
             return
-        job_dir = JobDir(slurm_job.job_dir)
-        with job_dir.writing():
-            job_dir.stop_request.touch()
+        ask_slurm("scancel", "--batch", "--signal=TERM", slurm_job.number)
 
     def loss_at_stop(self, job: str) -> str:
         """See `Jobs`; a job that waits for its start loses nothing."""

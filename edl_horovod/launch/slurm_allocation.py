@@ -60,9 +60,12 @@ def _play(config: JobConfig, args: argparse.Namespace) -> int | None:
 def run_job(config: JobConfig) -> int:
     """Run the job until it ends or has to leave; it is queued again where it can go on."""
     number = os.environ["SLURM_JOB_ID"]
-    if int(os.environ.get("SLURM_RESTART_COUNT", "0")):
+    job_id = f"{os.environ.get('SLURM_CLUSTER_NAME', '')} {number}"
+    # A job may be queued again before its launcher ran; then the directory is an earlier job's.
+    if earlier.has_id(JobDir.of(config), job_id):
         config = replace(config, resume="auto")
     plan = plan_in_allocation(config, nodes_of(number), os.environ["SLURMD_NODENAME"])
+    plan = replace(plan, job_id=job_id)
     received: list[int] = []
     step_before = -1 if config.resume == "never" else _newest_step(plan.job_dir)
 
@@ -132,7 +135,9 @@ class _Step:
     """The step of Slurm on one node."""
 
     child: Child
+    started_at: float
     num_ends: int = 0
+    """Number of ends in a row that came soon after the start."""
     restart_at: float | None = None
 
 
@@ -184,14 +189,22 @@ def _keep(steps: dict[str, _Step], node: str, command: Command, job_dir: JobDir)
     """Start the step of a node, again where it has ended; longer and longer waits lie between."""
     step, now = steps.get(node), time.monotonic()
     path = job_dir.logs / f"{node}.log"
-    if step is None:
-        steps[node] = _Step(Child(command, path))
-    elif step.restart_at is not None:
-        if now >= step.restart_at:
+    if step is None or (step.restart_at is not None and now >= step.restart_at):
+        num_ends = 0
+        if step is not None:
             step.child.close()
-            step.child, step.restart_at = Child(command, path), None
-    elif step.child.exit_code is not None:
-        wait, code = min(2.0**step.num_ends, MAX_BACKOFF_SECONDS), step.child.exit_code
+            num_ends = step.num_ends
+        try:
+            steps[node] = _Step(Child(command, path), now, num_ends)
+        except OSError as error:  # The others go on, and this is tried again.
+            log.warning("the step on %s cannot be started: %s", node, error)
+            time.sleep(1.0)
+    elif step.restart_at is None and step.child.exit_code is not None:
+        if now - step.started_at > MAX_BACKOFF_SECONDS:
+            step.num_ends = 0
+        # Bounded before it is a number, because 2 to the power of 1024 is none.
+        wait = min(2.0 ** min(step.num_ends, 10), MAX_BACKOFF_SECONDS)
+        code = step.child.exit_code
         log.warning("the step on %s ended with %s; it is restarted in %.0f s", node, code, wait)
         step.num_ends, step.restart_at = step.num_ends + 1, now + wait
 
@@ -228,7 +241,11 @@ def keep_workers(config: JobConfig) -> None:
                 slots.num_wanted = hosts.num_workers(num_slots, config.elastic.spares)
             return is_leaving() or job_dir.result.exists()
 
-        slots.keep_until(is_over, grace_seconds=GRACE_SHARE * config.slurm.leave_seconds)
+        slots.keep_until(
+            is_over,
+            job_events=job_dir.events,
+            grace_seconds=GRACE_SHARE * config.slurm.leave_seconds,
+        )
 
 
 def nodes_of(number: str) -> list[str]:

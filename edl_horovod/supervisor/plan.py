@@ -59,6 +59,9 @@ class LaunchPlan:
     """How long the processes may take to end before they are killed."""
     secret_file: Path | None = None
     """The job's secret, if its workers have it already; None to create one in job_dir."""
+    job_id: str = ""
+    """Distinguishes a job without such a secret from others in its directory, for `has_id`; empty
+    for one that no other launcher goes on with."""
 
 
 def thread_variables(count: int) -> dict[str, str]:

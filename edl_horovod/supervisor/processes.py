@@ -24,6 +24,8 @@ _TRACEBACK = "Traceback (most recent call last):"
 HOPELESS_RESTARTS = 8
 """Ends of one child within QUICK_SECONDS after which it is given up."""
 QUICK_SECONDS = 30.0
+RETRY_SECONDS = 5.0
+"""Before a child is tried again that could not be started."""
 _OF_ENVIRONMENT = re.compile(
     r"^(?:ImportError|OSError)\b.*"
     r"(?:shared object|undefined symbol|GLIBC|\[Errno (?:23|24|28)\])"
@@ -267,6 +269,9 @@ class RestartingChild:
         self._command, self._log, self._is_over = command, logs / f"{name}.log", is_over
         self._ends: list[float] = []
         self.child = Child(command, self._log)
+        self._counted: Child | None = None
+        """The last child whose end was counted."""
+        self._restart_at = 0.0
 
     def keep(self) -> None:
         """Restart it if it has ended; call it at short intervals.
@@ -274,10 +279,20 @@ class RestartingChild:
         Raises:
             EdlError: It cannot go on, or ended too often.
         """
-        if self.child.exit_code is not None and not self._is_over():
+        if self.child.exit_code is None or self._is_over():
+            return
+        if self._counted is not self.child:
+            self._counted = self.child
             self._count_end(self.child)
             self.child.close()
+        if time.monotonic() < self._restart_at:
+            return
+        try:
             self.child = Child(self._command, self._log)
+        except OSError as error:  # Too little memory, for instance; ranks that train go on.
+            self._restart_at = time.monotonic() + RETRY_SECONDS
+            text = "the %s cannot be started (%s); it is tried again in %.0f s"
+            log.warning(text, self._name, error, RETRY_SECONDS)
 
     def _count_end(self, child: Child) -> None:
         """Count one end, and wait a little before the restart: its port may still be taken.

@@ -112,6 +112,7 @@ def run_plan(
             plan.config,
             hosts=plan.hosts,
             secret_file=plan.secret_file,
+            job_id=plan.job_id,
             is_takeover=is_takeover,
             has_coordinator=plan.ring is None,
         ),
@@ -128,7 +129,7 @@ def run_plan(
 
         def show() -> list[Recorded]:
             nonlocal stops
-            recorded = next(new_events)
+            recorded = next(new_events, [])  # None come after an error of the file.
             stops = functools.reduce(Stops.after, recorded, stops)
             if recorded:
                 show_elsewhere(recorded)
@@ -136,12 +137,17 @@ def run_plan(
                     on_events(recorded)
             return recorded
 
+        def show_all() -> None:
+            while show():
+                pass
+
         def end(state: str, message: str = "", **result: Any) -> None:
             # The processes have ended, so on a full disk the space reserved for the result serves
             # for this event.
-            plan.job_dir.result_room.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                plan.job_dir.result_room.unlink(missing_ok=True)
             events.write(JobEvent(state=state, task=config.task, message=message, **result))
-            show()
+            show_all()
             if config.debug.timeline:
                 _write_timeline(plan.job_dir)
 
@@ -165,11 +171,19 @@ def run_plan(
             end("suspended", str(error))
             raise
         except errors.EdlError as error:
-            show()
+            show_all()
             if stops.last is not None and isinstance(error, _FOR_LACK_OF_RANKS):
                 error = error.with_more_hint(f" Why the ring stopped last: {stops.last}.")
             end("failed", str(error))
             raise error.with_more_hint(earlier.resume_hint(config, plan.job_dir)) from error
+        except OSError as error:  # Of the job's directory, or of the limits of this process.
+            end("failed", str(error))
+            hint = f"{errors.hint_of(error)}{earlier.resume_hint(config, plan.job_dir)}"
+            raise errors.OutputError(
+                f"The launcher of the job cannot go on: {error}.",
+                received={"job_dir": str(plan.job_dir)},
+                hint=hint,
+            ) from error
         except KeyboardInterrupt as error:
             end("failed", "interrupted")
             raise errors.Interrupted(

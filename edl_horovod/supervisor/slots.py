@@ -1,5 +1,6 @@
 """The slots of this host: one worker process each, restarted when it fails."""
 
+import contextlib
 import logging
 import signal
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from edl_horovod.errors import JobFailed
 from edl_horovod.job import events
-from edl_horovod.job.events import EventLog, Recorded, WorkerEvent
+from edl_horovod.job.events import EventLog, Recorded, Tail, WorkerEvent
 from edl_horovod.supervisor import processes
 from edl_horovod.supervisor.forks import ForkServer, WarmServer
 from edl_horovod.supervisor.plan import GRACE_SECONDS, LOCAL_HOST, Command
@@ -27,6 +28,7 @@ MAX_DOUBLINGS = 30
 POLL_SECONDS = 0.2
 HUNG_GRACE_SECONDS = 5.0
 """Time for a worker that hangs to write its stacks and end, before it is killed."""
+_HUNG = b'"hung"'
 STEADY_SECONDS = 60.0
 """After this run time a failure is no longer one at the start, so earlier ones do not count."""
 
@@ -83,6 +85,7 @@ class Slots:
         self._slots: dict[int, _Slot] = {}
         self._leaving: dict[int, _Slot] = {}
         self._furthest_progress = (0, 0)
+        self._no_start_before = 0.0
         self.num_wanted = 0
 
     @property
@@ -167,8 +170,7 @@ class Slots:
                 # Wanted again before it has left; a slot must not have two workers.
                 self._slots[number] = self._leaving.pop(number)
             elif number not in self._slots:
-                if self._can_start():
-                    child = self._start(number)
+                if self._can_start() and (child := self._start(number)) is not None:
                     self._slots[number] = _Slot(child, Memory(child.pid), time.monotonic())
             elif self._slots[number].child.exit_code is not None:
                 self._handle_end(number, self._slots[number])
@@ -176,16 +178,32 @@ class Slots:
                 self._slots[number].memory.look()
 
     def keep_until(
-        self, is_over: Callable[[], bool], *, grace_seconds: float = GRACE_SECONDS
+        self,
+        is_over: Callable[[], bool],
+        *,
+        job_events: Path | None = None,
+        grace_seconds: float = GRACE_SECONDS,
     ) -> None:
         """Keep workers until there is an end; those that have not ended in time are killed.
 
         Args:
             is_over: Asked before each look at the workers; may set `num_wanted`.
+            job_events: The job's event log, which says who hangs; None where no events say it.
             grace_seconds: How long the workers may take to leave their ring after their step.
         """
+        tail = Tail(job_events) if job_events is not None else None
+
+        def hangs() -> list[Recorded]:
+            with contextlib.suppress(OSError):
+                if tail is not None:
+                    tail.begins_again()
+                    return list(tail.new_events(having=_HUNG))
+            return []
+
+        hangs()  # Earlier ones are of other processes, whose pids ours may have again.
         try:
             while not is_over():
+                self.note(hangs())
                 self.keep()
                 time.sleep(POLL_SECONDS)
         finally:
@@ -216,19 +234,44 @@ class Slots:
                 self._write_event(number, "failed", message)
         if now >= slot.restart_at and self._can_start():
             slot.child.close()
-            slot.child, slot.started_at, slot.restart_at = self._start(number), now, None
-            slot.memory, slot.kill_at = Memory(slot.child.pid), None
+            if (child := self._start(number)) is not None:
+                slot.child, slot.started_at, slot.restart_at = child, now, None
+                slot.memory, slot.kill_at = Memory(slot.child.pid), None
 
     def _can_start(self) -> bool:
-        return self._forks is None or self._forks.is_ready()
+        """Whether a process may be started now; it starts the fork server if need be."""
+        if time.monotonic() < self._no_start_before:
+            return False
+        try:
+            return self._forks is None or self._forks.is_ready()
+        except OSError as error:
+            return self._put_off("The fork server", error)
 
-    def _start(self, number: int) -> Child:
+    def _put_off(self, process: str, error: OSError) -> bool:
+        """Try again later to start a process, for lack of memory or of process ids; returns False.
+
+        Raises:
+            JobFailed: No worker runs, so that nothing would be lost.
+        """
+        if all(child.exit_code is not None for child in self.children):
+            raise JobFailed(f"{process} cannot be started: {error}.") from error
+        self._no_start_before = time.monotonic() + processes.RETRY_SECONDS
+        text = "%s cannot be started (%s); it is tried again in %.0f s"
+        log.warning(text, process, error, processes.RETRY_SECONDS)
+        return False
+
+    def _start(self, number: int) -> Child | None:
+        """Start the worker of a slot; None if that is not possible now."""
         start = processes.start_process if self._forks is None else self._forks.start
         log_path = self._log_dir / f"worker-{number}.log" if self._log_dir is not None else None
         environment = self._command.environment.items()
         variables = {name: value.replace("{slot}", str(number)) for name, value in environment}
         command = replace(self._command, environment=variables)
-        child = Child(command, log_path, start=start, EDL_SLOT=str(number))
+        try:
+            child = Child(command, log_path, start=start, EDL_SLOT=str(number))
+        except OSError as error:
+            self._put_off(f"Worker {self._host}:{number}", error)
+            return None
         self._write_event(number, "started", f"pid {child.pid}", pid=child.pid)
         return child
 

@@ -46,6 +46,7 @@ def _keep(config: JobConfig, args: argparse.Namespace) -> None:
         slots.num_wanted = args.slots
         slots.keep_until(
             lambda: is_leaving() or _is_over(job_dir, Path(secret_file)),
+            job_events=job_dir.events,
             grace_seconds=config.kubernetes.grace_seconds,
         )
 

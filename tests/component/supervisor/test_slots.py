@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import sys
-from types import SimpleNamespace
+import time
 
 import pytest
 
@@ -31,11 +31,15 @@ class Clock:
     def monotonic(self):
         return self.now
 
+    def sleep(self, seconds):
+        self.now += seconds
+        time.sleep(seconds / 10)
+
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr(module, "time", clock)
     made = []
 
     def make(code, *, program=(sys.executable, "-S", "-c")):
@@ -109,6 +113,37 @@ def test_nothing_starts_before_its_time(make):
     clock.now += 0.2
     slots.keep()
     assert slots.children[0].pid != ended
+
+
+def refuse(*_arguments, **_more):
+    raise BlockingIOError("no more processes")
+
+
+def test_what_cannot_be_started_now_is_tried_again_while_others_work(make, monkeypatch):
+    slots, clock = make(SLEEP)
+    slots.num_wanted = 2
+    slots.keep()
+    first, second = slots.children
+    second.kill()
+    assert second.wait(LIMIT_SECONDS)
+    with monkeypatch.context() as patch:
+        patch.setattr(module.processes, "start_process", refuse)
+        slots.keep()
+        clock.now += 60.0
+        slots.keep()
+        assert slots.children == [first, second]
+        assert first.exit_code is None
+    clock.now += 60.0
+    slots.keep()
+    assert slots.children[1].exit_code is None
+
+
+def test_a_job_that_can_start_nothing_ends_with_the_reason(make, monkeypatch):
+    slots, _ = make(SLEEP)
+    slots.num_wanted = 2
+    monkeypatch.setattr(module.processes, "start_process", refuse)
+    with pytest.raises(JobFailed, match="no more processes"):
+        slots.keep()
 
 
 def test_a_worker_that_ran_long_is_started_again_at_once(make):
@@ -285,6 +320,28 @@ def test_one_that_hangs_is_killed_if_it_does_not_end_by_itself(make):
     assert second is not slots.children[1]
     assert first.exit_code is None
     assert first is slots.children[0]
+
+
+def test_one_that_hangs_is_killed_where_only_the_log_tells_of_it(make, tmp_path):
+    slots, _ = make(SLEEP)
+    slots.num_wanted = 1
+    pids = []
+
+    deadline = time.monotonic() + LIMIT_SECONDS
+
+    def is_over():
+        assert time.monotonic() < deadline
+        for child in slots.children:
+            if child.pid not in pids:
+                pids.append(child.pid)
+                hung = events.WorkerEvent(worker="localhost:0", state="hung", pid=child.pid)
+                coordinator.write(hung)
+        return len(pids) == 2
+
+    with events.EventLog(tmp_path / "events.jsonl", "coordinator") as coordinator:
+        slots.keep_until(is_over, job_events=tmp_path / "events.jsonl", grace_seconds=0.1)
+    ended = [e.event.message for e in events.read(tmp_path / "events.jsonl")]
+    assert any("SIGKILL" in message for message in ended), ended
 
 
 def test_an_unwanted_worker_is_left_to_the_coordinator_and_not_replaced(make):

@@ -243,7 +243,7 @@ ALWAYS_KEPT = {"marker", "config", "secret", "checkpoints", "warm"}
 
 def test_a_job_that_starts_finds_nothing_that_an_earlier_one_would_be_told_by(tmp_path):
     kept, emptied = contents_at(JobDir(tmp_path), "at_start")
-    assert (kept, emptied) == ({*ALWAYS_KEPT, "launcher_pid"}, {"events"})
+    assert (kept, emptied) == ({*ALWAYS_KEPT, "launcher_pid", "job_id"}, {"events"})
 
 
 def test_a_job_that_goes_on_from_a_checkpoint_goes_on_with_its_ledger(tmp_path):

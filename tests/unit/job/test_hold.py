@@ -14,7 +14,7 @@ import pytest
 from edl_horovod.config.compose import compose
 from edl_horovod.errors import ConfigError, JobFailed, OutputError
 from edl_horovod.job import checkpoint_files, events, hosts, outcome
-from edl_horovod.job.earlier import hold, takeover_message, was_filled_by
+from edl_horovod.job.earlier import has_id, hold, takeover_message, was_filled_by
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.launch.local import LocalTarget
 from edl_horovod.supervisor.plan import Command
@@ -30,12 +30,13 @@ def plan(tmp_path):
     return dataclasses.replace(LocalTarget().plan(compose("train", overrides)), secret_file=secret)
 
 
-def held(plan, *, is_takeover):
+def held(plan, *, is_takeover=False):
     return hold(
         plan.job_dir,
         plan.config,
         hosts=plan.hosts,
         secret_file=plan.secret_file,
+        job_id=plan.job_id,
         is_takeover=is_takeover,
         has_coordinator=plan.coordinator is not None,
     )
@@ -126,6 +127,23 @@ def test_a_job_without_a_secret_of_its_own_is_never_taken_over(plan):
     leave_traces(plan)
 
     assert not was_filled_by(plan.job_dir, None)
+
+
+def test_a_job_without_a_secret_is_known_by_its_number_until_another_comes(plan):
+    plan = dataclasses.replace(plan, secret_file=None, job_id="cluster 7")
+    for other in ("cluster 8", ""):
+        with held(plan):
+            assert has_id(plan.job_dir, "cluster 7")
+        assert has_id(plan.job_dir, "cluster 7")
+        with held(dataclasses.replace(plan, job_id=other)):
+            assert not has_id(plan.job_dir, "cluster 7")
+
+
+def test_what_workers_elsewhere_write_outlives_the_launcher(plan):
+    for secret_file in (plan.secret_file, None):
+        with held(dataclasses.replace(plan, secret_file=secret_file)):
+            plan.job_dir.unfinished_records.mkdir()
+        assert plan.job_dir.unfinished_records.exists() == (secret_file is not None)
 
 
 def test_a_given_secret_is_not_copied_to_the_volume(plan):

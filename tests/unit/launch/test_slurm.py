@@ -1,5 +1,7 @@
 """The batch script of launch=slurm and what is refused; Slurm's commands are scripts here."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from edl_horovod.config import resolved
@@ -13,6 +15,8 @@ from edl_horovod.errors import (
     NoCluster,
     ObjectNotFound,
 )
+from edl_horovod.job import hosts
+from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, JobEvent
 from edl_horovod.launch import slurm_allocation
 from edl_horovod.launch.slurm import SlurmTarget
@@ -279,6 +283,13 @@ def test_a_job_of_others_is_none_of_ours(queue):
         jobs.status("7")
 
 
+def test_a_stop_is_a_signal_to_the_launcher(queue, program, tmp_path):
+    queue("RUNNING")
+    program("scancel", f'echo "$@" > {tmp_path}/asked')
+    SlurmTarget().jobs({}).stop("7")
+    assert (tmp_path / "asked").read_text().split() == ["--batch", "--signal=TERM", "7"]
+
+
 def test_a_job_that_has_ended_is_not_changed(queue, tmp_path):
     queue("COMPLETED")
     (tmp_path / "out.job").mkdir()
@@ -315,3 +326,46 @@ def test_an_interface_that_is_not_there_is_refused(tmp_path):
     config = SlurmTarget().plan(job(tmp_path, interface="none0")).config
     with pytest.raises(ConfigError, match="interface"):
         slurm_allocation.plan_in_allocation(config, ["n1"], "n1")
+
+
+class EndedAtOnce:
+    """A step of Slurm that fails whenever it is started."""
+
+    exit_code = 1
+    num_started = 0
+
+    def __init__(self, _command, _path):
+        EndedAtOnce.num_started += 1
+
+    def wait(self, _seconds):
+        pass
+
+    def close(self):
+        pass
+
+
+def test_the_step_of_a_broken_node_is_started_again_for_weeks(tmp_path, monkeypatch):
+    config = SlurmTarget().plan(job(tmp_path)).config
+    job_dir = JobDir.of(config)
+    job_dir.path.mkdir(parents=True)
+    hosts.write(job_dir.hosts, {"n1": 1})
+    now = [0.0]
+
+    def sleep(seconds):
+        now[0] += max(seconds, 50.0)
+        if EndedAtOnce.num_started > 1100:
+            job_dir.result.write_text("{}")
+
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    ring = SimpleNamespace(address="n1", port=1)
+    for name, value in {
+        "Child": EndedAtOnce,
+        "time": clock,
+        "nodes_of": lambda _number: ["n1"],
+        "saved": SimpleNamespace(load=lambda _path: ring),
+        "end_requested": lambda: lambda: False,
+    }.items():
+        monkeypatch.setattr(slurm_allocation, name, value)
+    slurm_allocation.keep_steps(config)
+    assert EndedAtOnce.num_started > 1100

@@ -68,6 +68,22 @@ def test_ends_far_apart_are_survived(start, clock):
     assert clock.waits == [0.0] * 2 * processes.HOPELESS_RESTARTS
 
 
+def test_one_that_cannot_be_started_now_is_tried_again(start, clock, monkeypatch):
+    def refuse(*_arguments, **_more):
+        raise BlockingIOError("no more processes")
+
+    coordinator = start()
+    first = coordinator.child
+    with monkeypatch.context() as patch:
+        patch.setattr(processes.subprocess, "Popen", refuse)
+        for _ in range(2 * processes.HOPELESS_RESTARTS):
+            assert first.wait(LIMIT_SECONDS)
+            coordinator.keep()
+            clock.now += processes.RETRY_SECONDS
+    coordinator.keep()
+    assert coordinator.child is not first
+
+
 def test_a_full_disk_is_told_at_once(start):
     with pytest.raises(OutputError, match="cannot be written any more"):
         keep(start(OutputError.exit_code))
