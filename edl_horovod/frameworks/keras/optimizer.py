@@ -103,14 +103,18 @@ def slots_of(
     optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable]
 ) -> list[list[tuple[keras.Variable, keras.Variable]]]:
     """List the slots of a built optimizer: for each kind of slot, pairs (variable, slot)."""
-    optimizer_variables = {id(variable) for variable in optimizer.variables}
+    attributes = vars(optimizer)
+    # The list of all variables of plain SGD holds these two alone, and would look like the slots of
+    # a model with two variables.
+    not_slots = {id(attributes.get("_iterations")), id(attributes.get("_learning_rate"))}
+    slot_ids = {id(variable) for variable in optimizer.variables} - not_slots
     return [
         [
             (variable, slot)
             for variable, slot in zip(trained, slots, strict=True)
-            if isinstance(slot, keras.Variable) and id(slot) in optimizer_variables
+            if isinstance(slot, keras.Variable) and id(slot) in slot_ids
         ]
-        for slots in vars(optimizer).values()
+        for slots in attributes.values()
         if isinstance(slots, list) and len(slots) == len(trained)
     ]
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.model import by_name
-from edl_horovod.frameworks.keras.optimizer import ScaledLearningRate, groups_of
+from edl_horovod.frameworks.keras.optimizer import ScaledLearningRate, groups_of, slots_of
 
 RATE = 0.1
 FACTORS = [1.0, 1.5, 3.0, 3.0, 2.0]
@@ -51,6 +51,20 @@ def test_a_variable_goes_row_by_row_with_its_slots(optimizer, num_slots):
     rest = set(variables) - set(grouped)
     assert all(variables[name].shape.rank == 0 for name in rest)
     assert any("learning_rate" in name for name in rest)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [keras.optimizers.SGD(), keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 9))],
+    ids=["rate", "schedule"],
+)
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_an_optimizer_without_slots_has_none_whatever_the_size_of_the_model(optimizer, use_bias):
+    x = keras.Input((4,))
+    model = keras.Model(x, keras.layers.Dense(3, use_bias=use_bias)(x))
+    optimizer = optimizer.from_config(optimizer.get_config())
+    optimizer.build(model.trainable_variables)
+    assert not any(slots_of(optimizer, model.trainable_variables))
 
 
 @pytest.mark.parametrize(
