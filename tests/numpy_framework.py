@@ -244,6 +244,9 @@ class Step:
             has_finite_gradients=is_finite,
         )
 
+    def optimizer_state(self):
+        return self.slots
+
     def begin_round(self):
         self._anchor = np.array(self.model.kernel.numpy())
 

@@ -117,8 +117,8 @@ class LocalConfig:
     """What a round does with the replicas' mean change: `average` adds it, `diloco` applies it by
     SGD with Nesterov momentum."""
     inner_state: Literal["average", "reset", "keep"] = "average"
-    """The optimizer's state of each weight at a round's end: `average` of the replicas, `reset` to
-    its first values, or `keep` that of each replica."""
+    """The optimizer's state at a round's end: `average` of the replicas, `reset` to its first
+    values with the number of steps, or `keep` that of each replica."""
     outer_learning_rate: float = 0.7
     """The learning rate of `diloco` for the mean change."""
     outer_momentum: float = 0.9

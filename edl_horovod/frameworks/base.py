@@ -225,6 +225,16 @@ class Step(Protocol):
     def slots(self) -> Sequence[str]:
         """The names of the variables that the optimizer keeps for these, such as momenta."""
 
+    def optimizer_state(self) -> Sequence[str]:
+        """The names of the variables that have their first values in a new optimizer.
+
+        They are `slots` and, for instance, its number of steps, but neither learning rates nor what
+        schedules count.
+
+        Raises:
+            UserCodeError: A schedule of the learning rate needs the optimizer's number of steps.
+        """
+
     @property
     def groups(self) -> Sequence[StateGroup]:
         """Groups of variables that can be sent to a joining rank one by one while steps go on.

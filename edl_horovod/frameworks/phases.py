@@ -239,6 +239,14 @@ class PhasedStep:
         """The names of what the optimizers of all phases keep for each of these variables."""
         return [f"{phase.name}/{name}" for phase, step in self._steps for name in step.slots]
 
+    def optimizer_state(self) -> list[str]:
+        """The names of the variables that have their first values in new optimizers."""
+        return [
+            self._name_of(name, phase)
+            for phase, step in self._steps
+            for name in step.optimizer_state()
+        ]
+
     @property
     def groups(self) -> Sequence[StateGroup]:
         """Groups of variables that can be sent to a joining rank while steps go on.

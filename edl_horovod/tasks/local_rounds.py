@@ -360,10 +360,16 @@ class LocalRounds:
         self._participation = participation or VirtualReplicas(config.replicas)
         self._step, self._collectives, self._config = step, collectives, config
         self._inner = dict(step.variables)
-        self._slots = {name: _value(self._inner[name]) for name in step.slots}
-        has_own_state = config.inner_state != "average"
         self._local_names = frozenset(local_names)
-        self._unsummed = self._local_names | (frozenset(self._slots) if has_own_state else set())
+        of_replicas: Sequence[str] = ()
+        if config.inner_state == "reset":
+            of_replicas = step.optimizer_state()
+        elif config.inner_state == "keep":
+            # Not the numbers of steps, which are about the same in all replicas.
+            of_replicas = step.slots
+        self._first_state = {name: _value(self._inner[name]) for name in of_replicas}
+        """The variables of the optimizer that are not summed, in a new optimizer."""
+        self._unsummed = self._local_names | self._first_state.keys()
         self._num_done = Array(np.int64(0))
         """The steps of the job that are done: those of the warm-up, and then rounds."""
         self._outer: OuterOptimizer | None = None
@@ -372,7 +378,8 @@ class LocalRounds:
         self._kept: dict[str, Array] = {}
         if config.inner_state == "keep":
             copies = config.replicas
-            self._kept = {n: Array(np.repeat(v[None], copies, 0)) for n, v in self._slots.items()}
+            first = self._first_state.items()
+            self._kept = {name: Array(np.repeat(v[None], copies, 0)) for name, v in first}
         last = config.fragments - 1
         self._ends = [config.steps - (last - n) * config.fragment_steps for n in range(last)]
         """The local steps of a round before the sum of each fragment but the last."""
@@ -432,6 +439,10 @@ class LocalRounds:
     def slots(self) -> Sequence[str]:
         """The names of what the optimizer keeps for these."""
         return self._step.slots
+
+    def optimizer_state(self) -> Sequence[str]:
+        """The names of the variables that have their first values in a new optimizer."""
+        return self._step.optimizer_state()
 
     @property
     def groups(self) -> Sequence[StateGroup]:
@@ -576,7 +587,7 @@ class LocalRounds:
         if number == self._config.warmup_steps:
             return {}
         if self._config.inner_state == "reset":
-            return self._slots
+            return self._first_state
         return {name: slots.numpy()[lane] for name, slots in self._kept.items()}
 
     def _parts(

@@ -40,6 +40,11 @@ _ELEMENTWISE = {
 """Optimizers whose update of an element uses only the same element of slots and gradient."""
 _VARIABLEWISE = {keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon}
 """Optimizers whose update uses only the variable's slots and gradient, but norms over all of it."""
+_COUNTING_STEPS = (
+    *(keras.optimizers.Adafactor, keras.optimizers.Adam, keras.optimizers.Adamax),
+    *(keras.optimizers.Lamb, keras.optimizers.Muon, keras.optimizers.Nadam),
+)
+"""Optimizers whose update uses the number of steps, as to correct the bias of moments."""
 
 
 def make_optimizer(
@@ -117,6 +122,39 @@ def slots_of(
         for slots in attributes.values()
         if isinstance(slots, list) and len(slots) == len(trained)
     ]
+
+
+def state_of(optimizer: keras.optimizers.Optimizer, *, label: str) -> list[keras.Variable]:
+    """List the variables of an optimizer that have their first values in a new one.
+
+    A schedule of the learning rate goes on, so the number of steps, which it uses, is not among
+    them.
+
+    Args:
+        optimizer: The built optimizer, not one that scales the loss.
+        label: Name of the model in messages.
+
+    Raises:
+        UserCodeError: The optimizer itself uses that number, too.
+    """
+    not_reset = set()
+    for part in (optimizer, *getattr(optimizer, "optimizers", ())):
+        attributes = vars(part)
+        rate = attributes.get("_learning_rate")
+        if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+            not_reset.add(id(rate))
+            continue
+        if isinstance(part, _COUNTING_STEPS):
+            raise UserCodeError(
+                f"The optimizer of {label} cannot begin each round with its first state: its number"
+                " of steps is also that of its learning-rate schedule, which goes on.",
+                received=f"{type(part).__name__} with {type(rate).__name__}",
+                hint="Use a constant learning rate, or an optimizer that does not use its number of"
+                " steps, such as RMSprop or SGD with momentum. Without parties,"
+                " train.local.inner_state=average and keep work, too.",
+            )
+        not_reset.add(id(attributes["_iterations"]))
+    return [variable for variable in optimizer.variables if id(variable) not in not_reset]
 
 
 def resetter_of(

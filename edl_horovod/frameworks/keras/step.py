@@ -29,6 +29,7 @@ from edl_horovod.frameworks.keras.optimizer import (
     resetter_of,
     scaling_loss,
     slots_of,
+    state_of,
 )
 from edl_horovod.frameworks.keras.phases import PhaseObjective
 from edl_horovod.frameworks.keras.ring_sums import RingSums
@@ -185,6 +186,16 @@ class KerasStep:
         names = {id(value): name for name, value in self.variables.items()}
         kinds = slots_of(inner_optimizer(self.optimizer), self._trained)
         return [names[id(slot.value)] for kind in kinds for _, slot in kind]
+
+    def optimizer_state(self) -> list[str]:
+        """The names of the variables that have their first values in a new optimizer.
+
+        Raises:
+            UserCodeError: As for `state_of`.
+        """
+        names = {id(value): name for name, value in self.variables.items()}
+        state = state_of(inner_optimizer(self.optimizer), label=self.loaded.label)
+        return [names[id(variable.value)] for variable in state]
 
     @property
     def groups(self) -> list[StateGroup]:

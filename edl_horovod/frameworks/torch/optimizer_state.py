@@ -117,6 +117,17 @@ class OptimizerState:
             if tensor.ndim
         ]
 
+    @property
+    def resettable(self) -> list[str]:
+        """The names of all that steps have written: tensors, and whether there were steps.
+
+        Schedules have counters of their own, among the settings.
+        """
+        tensors = [
+            f"optimizer/{name}/{key}" for name, keys in self._tensors.items() for key in keys
+        ]
+        return [*tensors, "optimizer/begun"]
+
     def groups(
         self, variables: Mapping[str, Variable], model_variables: Iterable[str]
     ) -> list[StateGroup]:

@@ -282,6 +282,10 @@ class TorchStep:
         """The names of the variables that the optimizer keeps for these."""
         return self._state.slots
 
+    def optimizer_state(self) -> list[str]:
+        """The names of the variables that have their first values in a new optimizer."""
+        return self._state.resettable
+
     @property
     def groups(self) -> list[StateGroup]:
         """Groups of variables that can be sent to a joining rank while steps go on."""

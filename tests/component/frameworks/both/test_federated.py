@@ -11,6 +11,7 @@ import tensorflow as tf
 import torch
 
 from edl_horovod.config.schema import FederatedConfig
+from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.framework import FRAMEWORK as KERAS
 from edl_horovod.frameworks.torch.framework import TorchFramework
 from edl_horovod.frameworks.values import Batch
@@ -65,7 +66,7 @@ class Keras:
     def make_step(job, params=None, **methods):
         KERAS.begin(slot=0, seed=4)
         loaded = load_spec(ZOO, "curve", params=params or {}, plain_models=KERAS.plain_models)
-        methods["create_optimizer"] = lambda: keras.optimizers.SGD(RATE)
+        methods.setdefault("create_optimizer", lambda: keras.optimizers.SGD(RATE))
         return KERAS.step(with_methods(loaded, **methods), SPEC, job)
 
 
@@ -85,9 +86,9 @@ class Torch:
         loaded = load_spec(
             ZOO, "torch_curve", params=params or {}, plain_models=framework.plain_models
         )
-        methods["create_optimizer"] = lambda model: torch.optim.SGD(model.parameters(), RATE)
+        sgd = {"create_optimizer": lambda model: torch.optim.SGD(model.parameters(), RATE)}
         example = batch_of(0, torch.from_numpy)
-        return framework.step(with_methods(loaded, **methods), example, job)
+        return framework.step(with_methods(loaded, **(sgd | methods)), example, job)
 
 
 def adam(history, *, corrects_eps):
@@ -204,6 +205,66 @@ class Examples:
 
     def steps_of(self, lane):
         return (batch_of(3 * self._number + place, self._tensor) for place in range(3))
+
+
+OPTIMIZERS = {
+    "Adam": (
+        Keras,
+        lambda: keras.optimizers.Adam(0.05),
+    ),
+    "Nadam": (Keras, lambda: keras.optimizers.Nadam(0.05)),
+    "Adam of PyTorch": (Torch, lambda model: torch.optim.Adam(model.parameters(), 0.05)),
+    "NAdam of PyTorch": (Torch, lambda model: torch.optim.NAdam(model.parameters(), 0.05)),
+    "Rprop of PyTorch": (Torch, lambda model: torch.optim.Rprop(model.parameters(), 0.05)),
+    "Adagrad of PyTorch": (
+        Torch,
+        lambda model: torch.optim.Adagrad(model.parameters(), 0.05, initial_accumulator_value=0.1),
+    ),
+}
+
+
+def alone(step):
+    """The rounds of a party alone, whose batches are numbered."""
+    job = training(BATCH, federated=FederatedConfig(rounds=3))
+    return LocalRounds(step, None, local_config(job.federated), "none", Party(job))
+
+
+def run_round(rounds, number, tensor):
+    batch = Batch(Examples(number, tensor), None, 3 * BATCH)
+    return rounds.step(batch, wants_change=False, is_alone=True, salt=0)
+
+
+@pytest.mark.parametrize(("framework", "optimizer"), OPTIMIZERS.values(), ids=list(OPTIMIZERS))
+def test_each_round_begins_with_the_state_of_a_new_optimizer(framework, optimizer):
+    """Also with its number of steps, by which Adam corrects the bias of its moments."""
+    job = training(BATCH, federated=FederatedConfig(rounds=3))
+    going_on, new = (alone(framework.make_step(job, create_optimizer=optimizer)) for _ in range(2))
+    run_round(going_on, 0, framework.tensor)
+    pairs = list(zip(going_on.model_variables.values(), new.model_variables.values(), strict=True))
+    for old_value, new_value in pairs:
+        new_value.assign(np.array(old_value.numpy()))
+    run_round(going_on, 1, framework.tensor)
+    run_round(new, 1, framework.tensor)
+    for old_value, new_value in pairs:
+        np.testing.assert_allclose(old_value.numpy(), new_value.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_schedule_of_keras_goes_on_over_all_rounds():
+    job = training(BATCH, federated=FederatedConfig(rounds=3))
+    schedule = keras.optimizers.schedules.ExponentialDecay(RATE, 1, 0.5)
+    step = Keras.make_step(job, create_optimizer=lambda: keras.optimizers.SGD(schedule))
+    rounds = alone(step)
+    for number in range(2):
+        run_round(rounds, number, Keras.tensor)
+    assert int(step.optimizer.iterations) == 2 * 3
+
+
+def test_a_schedule_whose_optimizer_needs_a_number_of_steps_of_its_own_is_refused():
+    job = training(BATCH, federated=FederatedConfig(rounds=3))
+    schedule = keras.optimizers.schedules.ExponentialDecay(RATE, 1, 0.5)
+    step = Keras.make_step(job, create_optimizer=lambda: keras.optimizers.Adam(schedule))
+    with pytest.raises(UserCodeError, match="Adam with ExponentialDecay"):
+        alone(step)
 
 
 @pytest.mark.parametrize("outer", ["", "adam"])
