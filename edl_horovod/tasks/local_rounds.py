@@ -652,7 +652,7 @@ class LocalRounds:
         changes = {}
         for name, value in after.items():
             if name not in self._unsummed:
-                change = _widened(value) - _widened(self._cut(start[name], fragment))
+                change = _change(_widened(value), _widened(self._cut(start[name], fragment)))
                 changes[name] = change if _counts(value) else change * change.dtype.type(weight)
         self._participation.check(number, changes, weight=weight, is_finite=not numbers[_BAD])
         return _Part(changes, {name: after[name] for name in self._kept}, numbers)
@@ -906,6 +906,15 @@ def _widened(value: NDArray[Any]) -> NDArray[Any]:
     if value.dtype.kind == "c":
         return np.stack([value.real, value.imag], -1)
     return value if value.dtype.kind == "f" and value.itemsize >= 4 else value.astype(np.float32)
+
+
+def _change(after: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
+    """The change of values; none where an infinite one, such as that of a mask, has stayed."""
+    with np.errstate(invalid="ignore"):
+        change: NDArray[Any] = after - before
+    if not _counts(change) and not np.isfinite(change).all():
+        change[after == before] = 0
+    return change
 
 
 def _narrowed(wide: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:

@@ -102,6 +102,33 @@ def test_a_schedule_counts_the_local_steps_of_all_rounds(inner_state):
     assert group["lr"] == pytest.approx(0.1 * 0.5 ** (2 * STEPS))
 
 
+def test_infinite_values_that_no_step_changes_stay_as_they_are():
+    """As in a mask, and in a schedule that waits for its first value."""
+
+    class Masked(torch.nn.Linear):
+        def __init__(self):
+            super().__init__(4, 1)
+            self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+
+        def forward(self, features):
+            return super().forward(features["x"]) + self.mask.softmax(0)[1]
+
+    def create_optimizer(model):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": plateau, "monitor": "loss"},
+        }
+
+    rounds = make_rounds(create_model=Masked, create_optimizer=create_optimizer)
+    losses = [sums.loss for sums in run(rounds, 3)]
+    assert losses[2] < losses[0]
+    assert rounds.model_variables["mask"].numpy().tolist() == [0.0, -np.inf]
+    (schedule,) = rounds._step.schedules
+    assert schedule.scheduler.best == np.inf
+
+
 def test_phases_train_in_rounds_and_report_their_losses():
     rounds = make_rounds("torch_gan")
     for sums in run(rounds, 3):
