@@ -274,12 +274,21 @@ class Participation(Protocol):
     def weight(self, num_examples: float) -> float:
         """The weight of a replica with these examples in the mean."""
 
-    def check(self, number: int, changes: Values, *, weight: float, is_finite: bool) -> None:
+    def check(
+        self,
+        number: int,
+        changes: Values,
+        *,
+        unbounded: Collection[str],
+        weight: float,
+        is_finite: bool,
+    ) -> None:
         """Look at what a replica has computed, before it is sent.
 
         Args:
             number: The round.
             changes: The changes of its variables: times its weight, except for integers.
+            unbounded: The names of those that secure sums send whatever their size.
             weight: Its weight in the mean.
             is_finite: Whether its losses and gradients are.
 
@@ -329,7 +338,15 @@ class VirtualReplicas:
         """The examples."""
         return num_examples
 
-    def check(self, number: int, changes: Values, *, weight: float, is_finite: bool) -> None:
+    def check(
+        self,
+        number: int,
+        changes: Values,
+        *,
+        unbounded: Collection[str],
+        weight: float,
+        is_finite: bool,
+    ) -> None:
         """Do nothing: all ranks see in the sum what is not finite."""
 
 
@@ -370,6 +387,8 @@ class LocalRounds:
         self._first_state = {name: _value(self._inner[name]) for name in of_replicas}
         """The variables of the optimizer that are not summed, in a new optimizer."""
         self._unsummed = self._local_names | self._first_state.keys()
+        self._exact = frozenset(self._inner) - frozenset(step.model_variables)
+        """Learning rates, what schedules count and the like: few numbers of any size."""
         self._num_done = Array(np.int64(0))
         """The steps of the job that are done: those of the warm-up, and then rounds."""
         self._outer: OuterOptimizer | None = None
@@ -654,7 +673,13 @@ class LocalRounds:
             if name not in self._unsummed:
                 change = _change(_widened(value), _widened(self._cut(start[name], fragment)))
                 changes[name] = change if _counts(value) else change * change.dtype.type(weight)
-        self._participation.check(number, changes, weight=weight, is_finite=not numbers[_BAD])
+        self._participation.check(
+            number,
+            changes,
+            unbounded=self._exact,
+            weight=weight,
+            is_finite=not numbers[_BAD],
+        )
         return _Part(changes, {name: after[name] for name in self._kept}, numbers)
 
     def _cut(self, values: NDArray[Any], fragment: int) -> NDArray[Any]:
@@ -750,20 +775,23 @@ class LocalRounds:
         def add_up(values: NDArray[Any], name: str) -> NDArray[Any]:
             return self._collectives.sum(masks.add_to(values), name)
 
+        exact = {n: v for n, v in changes.items() if n in self._exact and not _counts(v)}
         # All ranks call them, also those without replicas.
-        numbers = from_limbs(add_up(to_limbs(numbers), "edl.rounds.numbers"))
+        sums = _sum_exactly({"": numbers, **exact}, add_up, "edl.rounds.numbers")
+        numbers = sums.pop("")
         assert numbers[_ACTIVE] == masks.num_summands, "the masks do not cancel"
         # No mean of changes is beyond the range, so no sum of changes times weights is beyond this.
         bound = secure_sums.value_range * float(numbers[_WEIGHT])
         integers = {
             name: value if _counts(value) else to_fixed_point(value, bound)
             for name, value in changes.items()
+            if name not in exact
         }
         totals = _sum_by_type(integers, add_up, "edl.rounds")
-        for name, value in changes.items():
-            if not _counts(value):
+        for name in integers:
+            if not _counts(changes[name]):
                 totals[name] = from_fixed_point(totals[name], bound)
-        return _Part(totals, {}, numbers)
+        return _Part(totals | sums, {}, numbers)
 
     def _results(self, numbers: NDArray[np.float64]) -> StepSums:
         assert self._metric_names is not None
@@ -872,15 +900,27 @@ def _sum_by_type(
     totals: Values = {}
     for kind in sorted({value.dtype.name for value in arrays.values()}):
         members = {n: v for n, v in arrays.items() if v.dtype.name == kind}
-        flat = np.concatenate([value.reshape(-1) for value in members.values()])
-        total = add_up(flat, f"{prefix}.{kind}")
-        ends = np.cumsum([value.size for value in members.values()])
-        parts = np.split(total, ends[:-1])
-        totals |= {
-            name: part.reshape(value.shape)
-            for (name, value), part in zip(members.items(), parts, strict=True)
-        }
+        totals |= _split(add_up(_joined(members), f"{prefix}.{kind}"), members)
     return totals
+
+
+def _sum_exactly(
+    arrays: Values, add_up: Callable[[NDArray[Any], str], NDArray[Any]], name: str
+) -> Values:
+    """Sum up real numbers of any size over the ring with all of their digits, in one message."""
+    total = _split(from_limbs(add_up(to_limbs(_joined(arrays)), name)), arrays)
+    return {name: value.astype(arrays[name].dtype) for name, value in total.items()}
+
+
+def _joined(arrays: Values) -> NDArray[Any]:
+    return np.concatenate([value.reshape(-1) for value in arrays.values()])
+
+
+def _split(flat: NDArray[Any], arrays: Values) -> Values:
+    """Arrays of the shapes of others, from the elements of all."""
+    ends = np.cumsum([value.size for value in arrays.values()])
+    parts = zip(arrays.items(), np.split(flat, ends[:-1]), strict=True)
+    return {name: part.reshape(value.shape) for (name, value), part in parts}
 
 
 def _unwatched(state: str, phase: str, cause: str = "") -> AbstractContextManager[None]:

@@ -237,11 +237,8 @@ def test_what_a_party_sends_differs_each_time_and_shows_nothing_of_it(tmp_path):
         ring = parties.begin()
         parties.run()
         names = {name for _, name, _ in ring.sent}
-        assert names == {
-            *("edl.rounds.draws", "edl.rounds.keys", "edl.rounds.numbers", "edl.rounds.int32"),
-            # Of the optimizer's own variables.
-            "edl.rounds.int64",
-        }
+        kinds = ("draws", "keys", "numbers", "int32")
+        assert names == {f"edl.rounds.{kind}" for kind in kinds}
         rows.append({name: ring.rows_of(0, name)[0] for name in names - {"edl.rounds.draws"}})
         for name in ("edl.rounds.numbers", "edl.rounds.int32"):
             for sender in range(3):
@@ -521,6 +518,24 @@ def test_a_party_whose_change_is_beyond_the_range_does_not_send_it(tmp_path, cap
     # The error is shown to the others; how large the change is stays in the party's own log.
     assert "kernel" in caplog.text
     assert rank.party.secure_sums.last("round") == -1
+
+
+def test_a_learning_rate_may_change_by_more_than_the_range(tmp_path):
+    """So do the counters of schedules, which go up with each local step."""
+    parties = Parties(tmp_path, labels=0.0, local_steps=2)  # So the weights do not change.
+    parties.begin()
+    rates = [rank.inner.rate for rank in parties.ranks]
+    for rank in parties.ranks:
+        step = rank.inner.step
+
+        def raising_step(batch, rate=rank.inner.rate, step=step, **arguments):
+            rate.assign(rate.numpy() + 1000 * (batch is not None))
+            return step(batch, **arguments)
+
+        rank.inner.step = raising_step
+    first = float(rates[0].numpy())
+    parties.run()
+    assert [float(rate.numpy()) for rate in rates] == pytest.approx([first + 2000] * 3, rel=1e-15)
 
 
 @pytest.mark.parametrize(
