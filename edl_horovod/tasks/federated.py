@@ -158,15 +158,11 @@ class Party:
             else collectives.gather_rows(row, "edl.rounds.draws")
         )
         draws = rows[:, 0]
+        last_sent = int(rows[:, 1].max())
         # All parties have the same rows, so either all raise here or none, and all skip a round.
-        if len(rows) < least_drawn:
-            raise ConfigError(
-                f"Secure sums need {LEAST_PARTIES} parties, and the ring has {len(rows)}.",
-                received={"federated.secure_sums": True},
-                hint="Set federated.min_parties to 3 or more at edl federate: then parties wait for"
-                " others.",
-            )
-        if number <= rows[:, 1].max():
+        if self.secure_sums is not None:
+            self._require_new_sums(number, num_parties=len(rows), last_sent=last_sent)
+        if number <= last_sent:
             log.warning(
                 "round %d is skipped: parts of its secure sum were sent before a party was lost,"
                 " and a second sum over other parties would show the difference",
@@ -323,6 +319,23 @@ class Party:
                     hint="Raise federated.secure_range at all parties, scale the features, or lower"
                     " train.learning_rate.",
                 )
+
+    def _require_new_sums(self, number: int, *, num_parties: int, last_sent: int) -> None:
+        if num_parties < LEAST_PARTIES:
+            raise ConfigError(
+                f"Secure sums need {LEAST_PARTIES} parties, and the ring has {num_parties}.",
+                received={"federated.secure_sums": True},
+                hint="Set federated.min_parties to 3 or more at edl federate: then parties wait for"
+                " others.",
+            )
+        if number == 0 and last_sent >= self._config.rounds - 1:
+            raise ConfigError(
+                "Parties have sent their parts of the secure sums of all rounds of this training"
+                " before. They must not be repeated, so the model would stay untrained.",
+                received={"federated.rounds": self._config.rounds},
+                hint="Begin another training by edl federate in another job_dir, and join it with"
+                " the tokens there; or go on from a checkpoint with resume=auto.",
+            )
 
     def check_fits(self, world: World, texts: Sequence[str], collectives: Collectives) -> None:
         """Check that all parties have the same settings, model and metrics.

@@ -336,6 +336,19 @@ def test_parties_that_were_all_lost_do_not_repeat_a_sum(tmp_path, caplog):
     assert {sums.num_examples for sums in parties.run()} == {0}
 
 
+def test_a_training_whose_sums_were_all_sent_is_refused_instead_of_skipped(tmp_path):
+    parties = Parties(tmp_path, training_id="a", local_steps=1)
+    parties.begin()
+    for _ in range(ROUNDS):
+        parties.run()
+    parties.ranks = [parties.start(at) for at in range(3)]
+    parties.begin()
+    with ThreadPoolExecutor(3) as pool:
+        for refused in [pool.submit(rank.run) for rank in parties.ranks]:
+            with pytest.raises(ConfigError, match="edl federate"):
+                refused.result()
+
+
 def test_one_party_that_knows_of_the_sum_is_enough(tmp_path, caplog):
     parties = Parties(tmp_path, local_steps=2)
     parties.begin()
