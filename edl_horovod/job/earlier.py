@@ -20,7 +20,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS, num_lanes
 from edl_horovod.errors import ConfigError, JobFailed, OutputError
 from edl_horovod.files import whole_file
-from edl_horovod.job import checkpoint_files, outcome
+from edl_horovod.job import checkpoint_files, outcome, privacy_accounts
 from edl_horovod.job import hosts as hosts_file
 from edl_horovod.job.checkpoint_files import read_metadata
 from edl_horovod.job.directory import JobDir, lock_alone
@@ -62,8 +62,8 @@ def require_same_model(config: JobConfig, job_dir: JobDir) -> None:
 def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
     """Keep or remove an earlier training's checkpoints as `resume` and `overwrite` say.
 
-    Without checkpoints a training of one party alone also has a new account of its privacy. A party
-    of several goes on with its account and with the note of its secure sums: it has sent what it
+    Without checkpoints a training of one party alone also has a new account of its privacy. The
+    accounts of a party of several and the note of its secure sums stay: it has sent what it
     computed.
 
     It must be called before other files of the earlier job are removed. Tasks without checkpoints
@@ -97,9 +97,21 @@ def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
             ),
         )
     if not config.federated.party:
-        job_dir.privacy.unlink(missing_ok=True)
+        _forget_lone_training(job_dir.privacy)
     if job_dir.checkpoints.exists():
         checkpoint_files.remove_all(job_dir.checkpoints)
+
+
+def _forget_lone_training(accounts: Path) -> None:
+    """Remove what a training of one party alone has used up of its privacy, and nothing else."""
+    # A training with privacy refuses a damaged file itself.
+    with contextlib.suppress(JobFailed):
+        trainings = privacy_accounts.read(accounts)
+        of_parties = [spent for spent in trainings if spent.training]
+        if not of_parties:
+            accounts.unlink(missing_ok=True)
+        elif len(of_parties) < len(trainings):
+            privacy_accounts.write(accounts, of_parties)
 
 
 def resume_hint(config: JobConfig, job_dir: JobDir) -> str:

@@ -14,40 +14,17 @@ them (P. Kairouz et al., "Practical and Private (Deep) Learning without Sampling
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import PartyError
-from edl_horovod.files.whole_file import read_json, write_json
+from edl_horovod.job import privacy_accounts
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, PrivacyEvent
-from edl_horovod.job.json_fields import Format
+from edl_horovod.job.privacy_accounts import Spent
 from edl_horovod.tasks.local_rounds import RoundPlan
 
 _FAR = -30.0
 """Below it, `_log_cdf` is a series; its error is less than 2e-6 there."""
-
-
-@dataclass(frozen=True)
-class _Spent:
-    """What a training has used up."""
-
-    training: str
-    """Identifies the federated training; empty for a training of one party alone."""
-    passes: int
-    """The number of passes that a record was in, at most."""
-    mu_squared: float
-    """The sum of 1 / noise^2 over these passes."""
-
-
-@dataclass(frozen=True)
-class _Accounts:
-    """The accounts of all trainings of a directory: none may forget what it has used up."""
-
-    trainings: tuple[_Spent, ...]
-
-
-_FORMAT = Format(_Accounts)
 
 
 class PrivacyAccount:
@@ -92,7 +69,7 @@ class PrivacyAccount:
         """
         config, steps = self._config, self._rounds.local_steps(number)
         (spent, others), passes = self._read(), self._passes_begun(steps)
-        spent = _Spent(
+        spent = Spent(
             self._training, spent.passes + passes, spent.mu_squared + passes / config.noise**2
         )
         epsilon = epsilon_of(math.sqrt(spent.mu_squared), config.delta)
@@ -105,21 +82,19 @@ class PrivacyAccount:
                 " federated.privacy.noise; or allow this one a larger max_epsilon.",
             )
         with self._job_dir.writing():
-            write_json(self._job_dir.privacy, _FORMAT.write(_Accounts((*others, spent))))
+            privacy_accounts.write(self._job_dir.privacy, [*others, spent])
         self._next_step = steps.stop
         self._events.write(
             PrivacyEvent(step=number + 1, passes=spent.passes, epsilon=epsilon, delta=config.delta)
         )
 
-    def _read(self) -> tuple[_Spent, Sequence[_Spent]]:
+    def _read(self) -> tuple[Spent, Sequence[Spent]]:
         """What this training has used up, and other trainings."""
-        hint = "Restore it, or take part in another training: what it has used up is not known."
         with self._job_dir.writing():
-            accounts = read_json(self._job_dir.privacy, _FORMAT.read, hint=hint)
-        trainings = () if accounts is None else accounts.trainings
+            trainings = privacy_accounts.read(self._job_dir.privacy)
         spent = [it for it in trainings if it.training == self._training]
         others = [it for it in trainings if it.training != self._training]
-        return (spent[0] if spent else _Spent(self._training, 0, 0.0)), others
+        return (spent[0] if spent else Spent(self._training, 0, 0.0)), others
 
     def _passes_begun(self, steps: range) -> int:
         """The number of passes that local steps begin, or begin again.

@@ -10,10 +10,11 @@ from edl_horovod.config.compose import compose
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import AdversarialConfig, FederatedConfig, PrivacyConfig
 from edl_horovod.errors import ConfigError, JobFailed, OutputError, PartyError
-from edl_horovod.job import earlier
+from edl_horovod.job import earlier, privacy_accounts
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import PrivacyEvent, read
 from edl_horovod.job.identity import WorkerIdentity
+from edl_horovod.job.privacy_accounts import Spent
 from edl_horovod.records.sources.table import SCHEMES
 from edl_horovod.tasks.privacy import delta_of, epsilon_of
 from tests import numpy_framework
@@ -204,10 +205,31 @@ def test_only_a_new_training_of_one_party_alone_forgets_the_account(
     config = training(
         BATCH, federated=federated, resume=resume, overwrite=True, job_dir=str(tmp_path)
     )
-    account = JobDir.of(config).privacy
-    account.write_text("{}")
+    accounts = JobDir.of(config).privacy
+    privacy_accounts.write(accounts, [Spent("", 3, 0.75)])
     earlier.settle_checkpoints(config, JobDir.of(config))
-    assert account.exists() == is_kept
+    assert accounts.exists() == is_kept
+
+
+def test_a_new_training_of_one_party_alone_keeps_the_accounts_of_others(run, accounts, tmp_path):
+    run("federated.rounds=2")
+    config = training(BATCH, overwrite=True, job_dir=str(tmp_path / "job"))
+    file = JobDir.of(config).privacy
+    of_party = privacy_accounts.read(file)
+    privacy_accounts.write(file, [Spent("", 3, 0.75), *of_party])
+    for _ in range(2):
+        earlier.settle_checkpoints(config, JobDir.of(config))
+        assert privacy_accounts.read(file) == of_party
+    run("federated.rounds=1")
+    assert accounts()[-1].passes == 3
+
+
+def test_a_damaged_account_is_left_for_a_training_with_privacy(tmp_path):
+    config = training(BATCH, overwrite=True, job_dir=str(tmp_path))
+    file = JobDir.of(config).privacy
+    file.write_text("{")
+    earlier.settle_checkpoints(config, JobDir.of(config))
+    assert file.read_text() == "{"
 
 
 @pytest.mark.parametrize(
