@@ -59,6 +59,15 @@ def refuse_weights(label: str) -> UserCodeError:
     )
 
 
+def refuse_loss_scale(label: str) -> UserCodeError:
+    """Create the error for a model whose steps are left out if its gradients overflow float16."""
+    return UserCodeError(
+        f"The optimizer of {label} scales the loss for float16 and leaves out steps that overflow,"
+        " which the noise of federated.privacy does not hide.",
+        hint="Use the policy mixed_bfloat16 or float32 in the model, and no LossScaleOptimizer.",
+    )
+
+
 def refuse_shared_state(names: Sequence[str], label: str) -> UserCodeError:
     """Create the error for layers or variables that a step computes from all its examples.
 

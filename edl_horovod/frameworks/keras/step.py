@@ -34,7 +34,12 @@ from edl_horovod.frameworks.keras.optimizer import (
 from edl_horovod.frameworks.keras.phases import PhaseObjective
 from edl_horovod.frameworks.keras.ring_sums import RingSums
 from edl_horovod.frameworks.phases import PhasePart
-from edl_horovod.frameworks.privacy import refuse_shared_state, refuse_weights, require_one_each
+from edl_horovod.frameworks.privacy import (
+    refuse_loss_scale,
+    refuse_shared_state,
+    refuse_weights,
+    require_one_each,
+)
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch, StateGroup, StepSums, Variable
 from edl_horovod.models.calling import user_code
@@ -133,6 +138,8 @@ class KerasStep:
         is_float16 = self.model.keras.dtype_policy.name == "mixed_float16"
         scales_loss = options.scales_loss or is_float16
         self.optimizer = scaling_loss(optimizer) if scales_loss else optimizer
+        if options.privacy is not None and inner_optimizer(self.optimizer) is not self.optimizer:
+            raise refuse_loss_scale(loaded.label)
         self._rate: ScaledLearningRate | None = None
         if scales_learning_rate:
             self._rate = ScaledLearningRate(self.optimizer, label=loaded.label)

@@ -305,6 +305,30 @@ def test_weights_of_examples_are_refused(framework, monkeypatch):
         framework.make_step(settings())
 
 
+def float16_model():
+    x = keras.Input(shape=(4,), name="x")
+    model = keras.Model({"x": x}, keras.layers.Dense(1, dtype="mixed_float16")(x))
+    model.dtype_policy = "mixed_float16"
+    return model
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        {"create_model": float16_model},
+        {
+            "create_optimizer": lambda: keras.optimizers.LossScaleOptimizer(
+                keras.optimizers.SGD(RATE)
+            )
+        },
+    ],
+    ids=["policy", "optimizer"],
+)
+def test_steps_that_an_overflow_would_leave_out_are_refused(methods):
+    with pytest.raises(UserCodeError, match="float16"):
+        Keras.make_step(settings(), **methods)
+
+
 @FRAMEWORKS
 def test_phases_are_refused(framework):
     def phases(model):
