@@ -223,7 +223,8 @@ class CoordinatedMembership(Membership):
         """Report to the coordinator, and wait until it dismisses this worker."""
         if self._result_file is not None:
             outcome.save(self._result_file, result)
-            result = replace(result, output="")  # A path of the party is its own.
+            # A path and the sums of a party are not for the coordinator.
+            result = replace(result, metrics={}, examples=None, output="")
         self._report_end(messages.Finished(result=result))
 
     def report_error(self, error: EdlError) -> None:

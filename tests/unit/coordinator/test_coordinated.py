@@ -14,6 +14,7 @@ from edl_horovod.coordinator.wire import Channel, new_nonce
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.world import World
+from edl_horovod.job import outcome
 from edl_horovod.job.events import EventLog, read
 from edl_horovod.job.outcome import Success
 from edl_horovod.ring.membership import coordinated
@@ -269,6 +270,21 @@ def test_the_result_is_told_again_to_a_coordinator_that_was_restarted(membership
     assert call.hear("finished")["result"]["steps"] == 7
     call.send("stop", reason="the job is over")
     assert finishing.end().error is None
+
+
+def test_a_party_tells_the_coordinator_neither_metrics_nor_paths(coordinator, tmp_path):
+    address = CoordinatorAddress(
+        host="127.0.0.1", port=coordinator.port, secret=SECRET, worker_host="north", slot=0
+    )
+    membership = CoordinatedMembership(FormsAtOnce(), address, TIMINGS, tmp_path / "result.json")
+    result = Success(steps=7, metrics={"loss": 0.5}, examples=60, output="/models/north")
+    finishing = Doing(membership.finished, result)
+    call = coordinator.accept()
+    assert call.hear("finished")["result"] == {"steps": 7, "metrics": {}, "output": ""}
+    call.send("stop", reason="the job is over")
+    assert finishing.end().error is None
+    membership.close()
+    assert outcome.load(tmp_path / "result.json") == result
 
 
 @pytest.mark.parametrize("text", ["x" * 200_000, "\U0001f600" * 50_000, "\0\n" * 50_000])
