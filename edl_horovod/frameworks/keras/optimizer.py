@@ -124,21 +124,36 @@ def slots_of(
     ]
 
 
-def state_of(optimizer: keras.optimizers.Optimizer, *, label: str) -> list[keras.Variable]:
+def state_of(
+    optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable], *, label: str
+) -> list[keras.Variable]:
     """List the variables of an optimizer that have their first values in a new one.
 
     A schedule of the learning rate goes on, so the number of steps, which it uses, is not among
     them.
 
     Args:
-        optimizer: The built optimizer, not one that scales the loss.
+        optimizer: The optimizer, just built, not one that scales the loss.
+        trained: The variables that the optimizer was built for.
         label: Name of the model in messages.
 
     Raises:
-        UserCodeError: The optimizer itself uses that number, too.
+        UserCodeError: The optimizer itself uses that number, too, or it has weights in its state.
     """
+    parts = (optimizer, *getattr(optimizer, "optimizers", ()))
+    trained_by = {id(part): part._trainable_variables for part in parts[1:]}
+    if any(
+        part.use_ema or any(map(_are_copies, slots_of(part, trained_by.get(id(part), trained))))
+        for part in parts
+    ):
+        raise UserCodeError(
+            f"The optimizer of {label} cannot begin each round with its first state, because that"
+            " contains weights of the model or becomes their mean.",
+            received=" and ".join(f"{type(it).__name__} with use_ema={it.use_ema}" for it in parts),
+            hint="Use an optimizer without use_ema, and not ScheduleFreeAdamW.",
+        )
     not_reset = set()
-    for part in (optimizer, *getattr(optimizer, "optimizers", ())):
+    for part in parts:
         attributes = vars(part)
         rate = attributes.get("_learning_rate")
         if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):

@@ -201,7 +201,8 @@ class KerasStep:
             UserCodeError: As for `state_of`.
         """
         names = {id(value): name for name, value in self.variables.items()}
-        state = state_of(inner_optimizer(self.optimizer), label=self.loaded.label)
+        inner = inner_optimizer(self.optimizer)
+        state = state_of(inner, self._trained, label=self.loaded.label)
         return [names[id(variable.value)] for variable in state]
 
     @property

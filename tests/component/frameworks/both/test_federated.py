@@ -267,6 +267,28 @@ def test_a_schedule_whose_optimizer_needs_a_number_of_steps_of_its_own_is_refuse
         alone(step)
 
 
+class KeepsWeights(keras.optimizers.SGD):
+    """Has slots that begin as copies of the weights, as ScheduleFreeAdamW has."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.copies = self.add_optimizer_variables(variables, "copy")
+        for copy, variable in zip(self.copies, variables, strict=True):
+            copy.assign(variable)
+
+
+@pytest.mark.parametrize(
+    "create_optimizer",
+    [lambda: keras.optimizers.Adam(RATE, use_ema=True), lambda: KeepsWeights(RATE)],
+    ids=["mean", "copy"],
+)
+def test_an_optimizer_whose_state_has_weights_is_refused(create_optimizer):
+    job = training(BATCH, federated=FederatedConfig(rounds=3))
+    step = Keras.make_step(job, create_optimizer=create_optimizer)
+    with pytest.raises(UserCodeError, match="use_ema"):
+        alone(step)
+
+
 @pytest.mark.parametrize("outer", ["", "adam"])
 @pytest.mark.parametrize("framework", [Keras, Torch])
 def test_local_variables_stay_at_their_party(framework, outer):
