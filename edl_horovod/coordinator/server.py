@@ -17,7 +17,7 @@ from edl_horovod.coordinator.decide import choose_members, in_order_of_ranks
 from edl_horovod.coordinator.forming import Forming, Wakeup
 from edl_horovod.coordinator.messages import Stop
 from edl_horovod.coordinator.settings import CoordinatorSettings
-from edl_horovod.coordinator.workers import FailedPeers, Liveness, Worker, WorkerServer
+from edl_horovod.coordinator.workers import FailedPeers, Liveness, Worker, WorkerServer, label_of
 from edl_horovod.errors import NotEnoughWorkers, PartyError, error_kind
 from edl_horovod.job import hosts, outcome
 from edl_horovod.job.events import EventLog, GenerationEvent, JobEvent, LogEvent, WorkerEvent
@@ -62,6 +62,10 @@ class Coordinator:
         self._ending_since: float | None = None
         self._has_ended = False
         """Whether connections end because this coordinator does."""
+        self._unheard: set[str] = set()
+        """Members of the adopted ring that have not called this coordinator yet."""
+        self._missed: set[str] = set()
+        """Those of them that were reported as lost because of that."""
         self._proven: tuple[str, ...] = ()
         """Members of the last ring that formed."""
 
@@ -162,7 +166,12 @@ class Coordinator:
             kind, message = error_kind(refusal), str(refusal)
             worker.send(messages.Stop(reason=message, is_over=True, error=kind, message=message))
             return
+        self._unheard.discard(worker.name)
+        worker.was_lost |= worker.name in self._missed
+        self._missed.discard(worker.name)
         if worker.is_ready:
+            # Its slot has one process at a time, so the member before it has ended.
+            self._report_unheard(worker.label)
             worker.step = hello.step
             self._first_warm_at = self._first_warm_at or time.monotonic()
             self._report(worker, "warm")
@@ -238,6 +247,18 @@ class Coordinator:
     def _report(self, worker: Worker, state: str, message: str = "") -> None:
         self._events.write(WorkerEvent(worker=worker.label, state=state, message=message))
 
+    def _report_unheard(self, label: str = "") -> None:
+        """Report adopted members that did not call as lost; a label limits this to its slot."""
+        for name in sorted(self._unheard):
+            member = label_of(name)
+            if label in ("", member):
+                self._unheard.remove(name)
+                self._missed.add(name)
+                message = "it did not call the new coordinator"
+                self._events.write(WorkerEvent(worker=member, state="lost", message=message))
+                log.info("worker %s is gone: %s", member, message)
+                self._reason = f"{member} lost"
+
     def _change_for(self, reason: str) -> None:
         self._reason = reason
         self._wakeup.wake()
@@ -280,6 +301,7 @@ class Coordinator:
         elif time.monotonic() < self._adopting_until:
             await self._wakeup.sleep(0.1)
             return
+        self._report_unheard()
         if target == self._members and is_whole:
             self._too_few_since = None
             await self._wakeup.sleep(self._roster.until_next())
@@ -428,6 +450,7 @@ class Coordinator:
         if ring is None:
             return 0
         self._generation, self._members, self._proven = ring.generation, ring.members, ring.members
+        self._unheard = set(ring.members)
         self._server.orders.update(zip(ring.members, ring.orders, strict=True))
         self._adopting_until = time.monotonic() + self._elastic.forming_seconds
         return ring.port

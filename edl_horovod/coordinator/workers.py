@@ -169,6 +169,11 @@ class Worker:
         return f"{self.candidate.host}:{self.candidate.slot}"
 
 
+def label_of(worker: str) -> str:
+    """Host and slot of an incarnation, whose name ends with its pid and its begin."""
+    return worker.rsplit(":", 2)[0]
+
+
 class WorkerServer:
     """Accepts connections of workers, keeps `workers` up to date, and reports every change."""
 

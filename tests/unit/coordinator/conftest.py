@@ -42,7 +42,7 @@ class FakeWorker:
     """A worker that does at once what it is told, except for what a test takes over."""
 
     def __init__(self, port, slot=0, host="localhost", *, secret=SECRET, party="", tls=None):
-        self.name = f"{host}:{slot}:{next(NUMBERS)}"
+        self.name = f"{host}:{slot}:1:{next(NUMBERS)}"
         self.heard = []
         self.place = None
         self.generation = 0

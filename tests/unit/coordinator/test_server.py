@@ -360,6 +360,32 @@ async def test_a_ring_that_broke_while_the_coordinator_was_away_is_formed_again(
         worker.is_ready = True
     await reconnect_all(workers[:2])
     await job.ring(*workers[:2])
+    lost = [event.worker for event in job.events("worker") if event.state == "lost"]
+    assert lost == [stop.worker for stop in job.state().stops.losses] == ["localhost:2"]
+
+
+@pytest.mark.job(forming_seconds=0.3)
+async def test_the_next_worker_of_a_slot_is_not_lost_with_the_one_that_did_not_call(job):
+    first, _ = await job.ring_of(0, 1)
+    await job.crash()
+    await job.start()
+    first.is_ready = True
+    await reconnect_all([first])
+    await job.ring(first, await job.worker(1))
+    states = [e.state for e in job.events("worker") if e.worker == "localhost:1"]
+    assert states == ["warm", "lost", "warm"]
+
+
+@pytest.mark.job(forming_seconds=0.1)
+async def test_a_member_that_calls_the_next_coordinator_late_was_not_lost(job):
+    (first,) = await job.ring_of(0)
+    await job.crash()
+    await job.start()
+    await job.until(lambda: any(e.state == "lost" for e in job.events("worker")))
+    await first.connect(formed=1)
+    await job.ring(first, least_generation=2)
+    assert [e.state for e in job.events("worker")] == ["warm", "lost", "returned"]
+    assert job.state().stops.losses == ()
 
 
 async def test_a_coordinator_that_lost_its_file_takes_the_ring_over(job):
