@@ -65,7 +65,7 @@ class JobState:
     local_steps: int | None = None
     """Local steps of the last round; None without rounds."""
     size: int = 0
-    """Ranks in the ring."""
+    """Ranks in the ring; 0 while there is none."""
     generation: int = 0
     num_resets: int = 0
     has_formed: bool = False
@@ -77,7 +77,7 @@ class JobState:
     privacy: PrivacyEvent | None = None
     """What a party with `federated.privacy` has used up; None for any other job."""
     members: tuple[str, ...] = ()
-    """Workers of the ring that was formed last."""
+    """Workers of the ring that was formed last; none while the job waits for workers."""
     workers: dict[str, WorkerState] = field(default_factory=dict)
     recent: tuple[tuple[float, int], ...] = ()
     """Time and step (records for other tasks than training) of the last progress events."""
@@ -167,6 +167,8 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
         case JobEvent():
             # The events of the last steps may be missing, as on a full disk.
             step = max(state.step, event.steps or 0) if state.total_steps else state.step
+            # The members of the former ring have left it.
+            ring: dict[str, Any] = {"size": 0, "members": ()} if event.state == "waiting" else {}
             return replace(
                 state,
                 account=state.account.after(recorded),
@@ -180,6 +182,7 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
                 step=step,
                 # The training may have stopped early.
                 total_steps=step if event.steps else state.total_steps,
+                **ring,
             )
         case WorkerEvent():
             worker = WorkerState(event.state, time, event.message)
@@ -189,12 +192,11 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
         case AccountEvent():
             return replace(state, account=state.account.after(recorded))
         case GenerationEvent():
-            members = event.members if event.is_formed else state.members
             return replace(
                 state,
                 generation=event.generation,
-                size=event.size,
-                members=members,
+                size=event.size if event.is_formed else 0,
+                members=event.members if event.is_formed else (),
                 stops=state.stops.after(recorded),
             )
         case TraceEvent():

@@ -219,3 +219,24 @@ def test_a_step_ends_the_waiting():
     assert summarize([waiting]).state == "waiting"
     state = summarize([waiting, step(1, 0.0)])
     assert (state.state, state.message) == ("running", "")
+
+
+RING = recorded("generation", size=2, members=("a:0", "a:1"), is_formed=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        recorded("job", state="waiting", message="1 workers, 2 needed"),
+        recorded("generation", generation=1, size=2, members=("a:0", "a:2"), is_formed=False),
+    ],
+    ids=["waiting", "not formed"],
+)
+def test_a_ring_that_has_ended_has_no_ranks(change):
+    warm = recorded("worker", worker="a:0", state="warm")
+
+    state = summarize([RING, step(1, 0.0), warm, change])
+
+    assert (state.size, state.members, state.spares) == (0, (), ["a:0"])
+    state = summarize([RING], state)
+    assert (state.size, state.members, state.spares) == (2, ("a:0", "a:1"), [])
