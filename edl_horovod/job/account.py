@@ -67,6 +67,11 @@ class RankAccount:
         """What no other process of the job has: pids are used again."""
         return self.worker, self.pid, self.began
 
+    @property
+    def begin(self) -> float:
+        """`began` by the clock of its end, which may have been set since then."""
+        return self.until - self.age
+
     def lost(self, at: float) -> "RankAccount":
         """The account of a process that was missed at a time, in seconds since the epoch."""
         since = max(0.0, at - self.until)

@@ -57,8 +57,7 @@ class ComparedJob:
         ranks = self.progress.account.ranks
         if not ranks:
             return None
-        # Not from `began`: a clock may have been set since then.
-        return max(rank.until for rank in ranks) - min(rank.until - rank.age for rank in ranks)
+        return max(rank.until for rank in ranks) - min(rank.begin for rank in ranks)
 
 
 def comparison_table(jobs: Sequence[ComparedJob]) -> JobTable:

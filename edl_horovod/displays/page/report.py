@@ -166,7 +166,7 @@ def _lanes(processes: Sequence[Process], *, is_live: bool) -> tuple[Any, ...]:
     """The bars, their height, when the first begins and the last ends, how many are left out."""
     if not processes:
         return [], _LANE_HEIGHT, "", "", 0
-    began = min(process.last.began for process in processes)
+    began = min(process.last.begin for process in processes)
     until = max(process.last.until for process in processes)
     shown = processes[-_LIVE_LANES:] if is_live else processes
     all_parts = _LIVE_PARTS if is_live else _ALL_PARTS
@@ -191,10 +191,12 @@ def _parts(process: Process, began: float, span: float, *, max_parts: int) -> It
     """The bar of a process: between two of its accounts, the causes fill it by their shares."""
     every = -(-len(process.moments) // max_parts) or 1
     moments = [*process.moments[:-1:every], process.last]
-    since, before = process.last.began, dict[str, float]()
+    begin = since = process.last.begin
+    before = dict[str, float]()
     for moment in moments:
         # An account is written later than its seconds end: a part of a step is booked at its end.
-        until = process.last.began + sum(moment.seconds.values())
+        # The account of all ranks, in the log of a launcher, has more seconds than its age.
+        until = begin + min(sum(moment.seconds.values()), moment.age)
         # Clocks of hosts differ, and one may be set back.
         x, width = (since - began) / span, max(0.0, until - since) / span
         spent = {

@@ -40,6 +40,12 @@ def account(time, worker, pid, doing="computing", **seconds):
     return Recorded(time, worker, event)
 
 
+def bars_of(page):
+    """Class, begin and width of each part of a process' bar."""
+    rects = [rect for rect in page.of("rect") if "x" in rect and rect["height"] != "40"]
+    return [(it["class"], float(it["x"]), float(it["width"])) for it in rects]
+
+
 EVENTS = (
     Recorded(1000.0, "launcher", JobEvent(state="running", task="train")),
     account(1010.0, "host:0", 1, building=4.0, computing=6.0),
@@ -111,9 +117,25 @@ def test_a_part_of_a_step_fills_the_bar_from_its_begin():
         account(1030.0, "host:0", 1, doing="input", building=10.0),
         account(1040.0, "host:0", 1, doing="", building=10.0, hung=30.0),
     )
-    bars = [rect for rect in page.of("rect") if "x" in rect and rect["height"] != "40"]
-    (hung,) = [bar for bar in bars if bar["class"] == "of-hung"]
-    assert (float(hung["x"]), float(hung["width"])) == (250.0, 750.0)
+    assert ("of-hung", 250.0, 750.0) in bars_of(page)
+
+
+def test_the_bar_of_all_ranks_is_as_long_as_the_job():
+    page = report(
+        account(1010.0, "all ranks", 0, building=40.0),
+        account(1040.0, "all ranks", 0, building=40.0, computing=240.0),
+    )
+    assert bars_of(page) == [("of-building", 0.0, 250.0), ("of-computing", 250.0, 750.0)]
+
+
+def test_a_clock_that_was_set_forward_shrinks_no_bar():
+    page = report(
+        recorded("account", 1010.0, began=1000.0, age=10.0, seconds={"building": 10.0}),
+        recorded(
+            "account", 4640.0, began=1000.0, age=40.0, seconds={"building": 10.0, "input": 30.0}
+        ),
+    )
+    assert bars_of(page) == [("of-building", 0.0, 250.0), ("of-input", 250.0, 750.0)]
 
 
 def test_it_needs_no_other_file_and_runs_only_its_own_scripts():
