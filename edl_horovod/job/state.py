@@ -227,7 +227,7 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
             recent = _recent(state, time, event.records)
             rate = _records_per_second(recent)
             changes = {**vars(event), "recent": recent, "records_per_second": rate}
-            return replace(state, state="running", **changes)
+            return replace(state, state="running", message="", **changes)
         case SummaryEvent():
             stops = state.stops
             if event.members and not state.members:  # The beginning of the log was not read.

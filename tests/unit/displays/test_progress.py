@@ -213,11 +213,12 @@ def test_a_full_disk_ends_the_progress_and_not_the_command(monkeypatch, caplog):
         full.close()
 
 
-def test_a_step_ends_the_waiting():
+@pytest.mark.parametrize("progress", [step(1, 0.0), recorded("progress", records=1)])
+def test_progress_ends_the_waiting(progress):
     waiting = recorded("job", state="waiting", message="1 workers, 2 needed")
 
     assert summarize([waiting]).state == "waiting"
-    state = summarize([waiting, step(1, 0.0)])
+    state = summarize([waiting, progress])
     assert (state.state, state.message) == ("running", "")
 
 
