@@ -1,4 +1,4 @@
-"""The rules for Prometheus in `k8s/monitoring`, tried by Prometheus' own tool."""
+"""The rules for Prometheus in `k8s/monitoring`, and a query of Grafana, by Prometheus' own tool."""
 
 import json
 import shutil
@@ -70,8 +70,29 @@ def test_a_rule_fires_where_it_is_to(inputs, expected, tmp_path):
         }
         for name in names
     ]
-    test = {"interval": "1m", "input_series": inputs, "promql_expr_test": checks}
-    file = tmp_path / "test.yml"
+    promtool(tmp_path, {"interval": "1m", "input_series": inputs, "promql_expr_test": checks})
+
+
+def test_the_panel_of_time_is_right_with_an_account_each_72_seconds(tmp_path):
+    panels = json.loads((RULES.parent / "dashboard.json").read_text())["panels"]
+    queries = [target["expr"] for panel in panels for target in panel["targets"]]
+    (query,) = [query for query in queries if "edl_rank_seconds_total" in query]
+    query = query.replace("$job", ".*").replace("$__rate_interval", "1m")
+    values = " ".join(str(72 * (sample // 6)) for sample in range(60))
+    of_rank = series('edl_rank_seconds_total{job_name="j",cause="computing"}', values)
+    checks = [
+        {
+            "expr": f"abs(sum({query}) - 1) < bool 0.3",
+            "eval_time": f"{12 * sample}s",
+            "exp_samples": [{"labels": "{}", "value": 1}],
+        }
+        for sample in range(50, 56)
+    ]
+    promtool(tmp_path, {"interval": "12s", "input_series": [of_rank], "promql_expr_test": checks})
+
+
+def promtool(folder, test):
+    file = folder / "test.yml"
     file.write_text(json.dumps({"rule_files": [str(RULES)], "tests": [test]}))  # JSON is YAML.
     ran = subprocess.run(
         ["promtool", "test", "rules", file], capture_output=True, text=True, timeout=60, check=False
