@@ -20,7 +20,7 @@ except ImportError as e:
         f" command runs, {how_to_install('dashboard')}"
     ) from e
 
-__all__ = ["CONTENT_TYPE_LATEST", "STATES", "exposition"]
+__all__ = ["CONTENT_TYPE_LATEST", "STATES", "RankSeconds", "exposition"]
 
 STATES = (
     *("starting", "waiting", "running", "stopping"),
@@ -29,15 +29,39 @@ STATES = (
 """Those of `edl_job_state`; a launch target's own states are `unknown`, but for these."""
 
 
-def exposition(snapshots: Mapping[str, JobSnapshot]) -> bytes:
+class RankSeconds:
+    """The rank-seconds of jobs by cause as counters, which must not fall.
+
+    Those of a process that was missed are lost until it writes its next account, where it returns.
+    """
+
+    def __init__(self) -> None:
+        self._highest: dict[str, tuple[float | None, dict[str, float]]] = {}
+        """By the name of the job: when it was created or began, and its values."""
+
+    def of(self, name: str, snapshot: JobSnapshot) -> dict[str, float]:
+        """The largest values of a job so far."""
+        if snapshot.state is None:
+            return {}
+        began = snapshot.began if snapshot.details is None else snapshot.details.created
+        last_began, highest = self._highest.get(name, (None, {}))
+        highest = dict(highest) if last_began == began else {}
+        for cause, seconds in snapshot.state.account.seconds.items():
+            highest[cause] = max(seconds, highest.get(cause, 0.0))
+        self._highest[name] = began, highest
+        return highest
+
+
+def exposition(snapshots: Mapping[str, JobSnapshot], rank_seconds: RankSeconds) -> bytes:
     """The metrics of jobs at one moment.
 
     Args:
         snapshots: The state of each job by its name, which is the label `job_name`; without a
             state only `edl_up` is there.
+        rank_seconds: What was given before.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Snapshots(snapshots))
+    registry.register(_Snapshots(snapshots, rank_seconds))
     return bytes(generate_latest(registry))
 
 
@@ -47,14 +71,15 @@ _Family = GaugeMetricFamily | CounterMetricFamily
 class _Snapshots(Collector):
     """Gives the metrics of snapshots to the client of Prometheus, which writes them."""
 
-    def __init__(self, snapshots: Mapping[str, JobSnapshot]) -> None:
-        self._snapshots = snapshots
+    def __init__(self, snapshots: Mapping[str, JobSnapshot], rank_seconds: RankSeconds) -> None:
+        self._snapshots, self._rank_seconds = snapshots, rank_seconds
 
     def collect(self) -> Iterator[Metric]:
         # The text format has each family once, with the samples of all jobs.
         families: dict[str, Metric] = {}
         for name, snapshot in self._snapshots.items():
-            for family in _Snapshot(name, snapshot).collect():
+            seconds = self._rank_seconds.of(name, snapshot)
+            for family in _Snapshot(name, snapshot, seconds).collect():
                 if family.name in families:
                     families[family.name].samples += family.samples
                 else:
@@ -65,8 +90,9 @@ class _Snapshots(Collector):
 class _Snapshot:
     """The metrics of one snapshot."""
 
-    def __init__(self, name: str, snapshot: JobSnapshot) -> None:
+    def __init__(self, name: str, snapshot: JobSnapshot, rank_seconds: dict[str, float]) -> None:
         self._name, self._snapshot = _readable(name), snapshot
+        self._rank_seconds = rank_seconds
 
     def collect(self) -> Iterator[Metric]:
         state, details = self._snapshot.state, self._snapshot.details
@@ -103,7 +129,7 @@ class _Snapshot:
         yield self._add_all(evaluation, state.metrics)
         text = "Time of all ranks by its cause"
         seconds = CounterMetricFamily("edl_rank_seconds", text, labels=["job_name", "cause"])
-        yield self._add_all(seconds, state.account.seconds)
+        yield self._add_all(seconds, self._rank_seconds)
         if state.account.goodput is not None:
             text = "Share of the ranks' time that went into steps which count"
             yield self._gauge("goodput_ratio", text, state.account.goodput)

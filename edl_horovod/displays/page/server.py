@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from edl_horovod.displays.page import address, folder, report
 from edl_horovod.displays.page.folder import Folder, JobList
-from edl_horovod.displays.page.metrics import CONTENT_TYPE_LATEST, exposition
+from edl_horovod.displays.page.metrics import CONTENT_TYPE_LATEST, RankSeconds, exposition
 from edl_horovod.displays.page.rendering import (
     ASSETS,
     View,
@@ -204,6 +204,7 @@ class Pages:
             ]
         else:
             self._jobs[""] = _Job(shown)
+        self._rank_seconds = RankSeconds()
         self._num_streams = 0
         self.ending = asyncio.Event()
         """Ends the streams."""
@@ -267,7 +268,7 @@ class Pages:
 
     async def _metrics(self, request: Request) -> Response:
         job = await self._job(request)
-        content = exposition({job.source.name: await job.latest.get()})
+        content = exposition({job.source.name: await job.latest.get()}, self._rank_seconds)
         return Response(content, media_type=CONTENT_TYPE_LATEST)
 
     async def _metrics_of_all(self, request: Request) -> Response:
@@ -279,7 +280,7 @@ class Pages:
             for path, snapshot in jobs.jobs
             if snapshot is not None
         }
-        return Response(exposition(snapshots), media_type=CONTENT_TYPE_LATEST)
+        return Response(exposition(snapshots, self._rank_seconds), media_type=CONTENT_TYPE_LATEST)
 
     async def _page(
         self,

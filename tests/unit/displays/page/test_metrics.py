@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from edl_horovod.displays.page.metrics import exposition
+from edl_horovod.displays.page.metrics import RankSeconds, exposition
 from edl_horovod.displays.page.snapshot import JobSnapshot
 from edl_horovod.job.events import Recorded
 from edl_horovod.job.state import TargetDetails, summarize
@@ -21,9 +21,9 @@ EVENTS = [
 ]
 
 
-def text_of(events=EVENTS, **more):
+def text_of(events=EVENTS, rank_seconds=None, **more):
     snapshot = JobSnapshot(time=6.0, state=summarize(events) if events else None, **more)
-    return exposition({'a "job"\n': snapshot}).decode()
+    return exposition({'a "job"\n': snapshot}, rank_seconds or RankSeconds()).decode()
 
 
 def values(text):
@@ -49,6 +49,22 @@ def test_step_ring_and_account_are_metrics():
     assert read["edl_rank_seconds_total", "computing"] == 3.0
     assert read["edl_rank_seconds_total", "input"] == 1.0
     assert read["edl_goodput_ratio",] == 0.75
+
+
+def test_the_seconds_of_ranks_fall_only_where_the_job_begins_again():
+    spent = event("account", seconds={"computing": 3.0, "input": 1.0}, doing="computing")
+    at_work = [*EVENTS[:-1], Recorded(5.0, "host:0", spent)]
+    lost = Recorded(9.0, "coordinator", event("worker", worker="host:0", state="lost"))
+    account = event("account", seconds={"computing": 9.0, "input": 1.0})
+    returned, rank_seconds = Recorded(10.0, "host:0", account), RankSeconds()
+    read = values(text_of([*at_work, lost], rank_seconds, began=1.0))
+    assert read["edl_rank_seconds_total", "lost"] == 5.0
+    read = values(text_of([*at_work, lost, returned], rank_seconds, began=1.0))
+    assert read["edl_rank_seconds_total", "lost"] == 5.0
+    assert read["edl_rank_seconds_total", "computing"] == 9.0
+    read = values(text_of(EVENTS, rank_seconds, began=2.0))
+    assert read["edl_rank_seconds_total", "computing"] == 3.0
+    assert ("edl_rank_seconds_total", "lost") not in read
 
 
 def test_a_job_is_in_one_state():
@@ -96,7 +112,8 @@ def test_the_name_of_a_job_is_a_label_as_it_is():
 def text_of_three_jobs():
     known = JobSnapshot(time=6.0, state=summarize(EVENTS))
     begun = JobSnapshot(time=6.0, state=summarize(EVENTS[:2]))
-    return exposition({"a": begun, "b": known, "c": JobSnapshot(time=6.0, problem="x")}).decode()
+    jobs = {"a": begun, "b": known, "c": JobSnapshot(time=6.0, problem="x")}
+    return exposition(jobs, RankSeconds()).decode()
 
 
 def test_several_jobs_share_families():
