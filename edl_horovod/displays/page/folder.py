@@ -33,11 +33,14 @@ class JobList:
     jobs: tuple[tuple[str, JobSnapshot | None], ...] = ()
     """Paths and states; None for a job that was not read yet."""
     problem: str = ""
+    """The reason why the search for jobs failed."""
     names: Mapping[str, str] = field(default_factory=dict)
     """The names of the jobs on their own pages, by their paths; only of jobs of a folder."""
 
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The settings of the jobs that are compared, by path and key."""
+    late: str = ""
+    """For how long a newer list has been waited for; empty where that is no long time."""
 
 
 @dataclass(frozen=True)
@@ -180,9 +183,10 @@ def list_view(name: str, *lists: JobList, now: float) -> View:
         if snapshot is not None and path in settings
     ]
     chart = chart_of("loss over steps", curves)
+    problems = [text for it in lists for text in (it.problem, it.late) if text]
     sections = {
         "head": section("head", f"Jobs below {name}"),
-        "problem": section("problem", " ".join(jobs.problem for jobs in lists).strip()),
+        "problem": section("problem", " ".join(problems)),
         "jobs": section("jobs", _HEADER, rows),
         "settings": section("table", settings_table(settings)),
         "charts": section("charts", [] if chart is None else [chart]),

@@ -85,6 +85,9 @@ _MISDIRECTED = 421
 """HTTP status of a request for a foreign host name."""
 PATIENCE_SECONDS = 2.0
 """How long a reader waits for a new look before it gets the previous one."""
+MAX_AGE_SECONDS = 90.0
+"""Age from which on the jobs of a list are not up. A list that takes long to read may be the one
+that the scrape before has asked for, usually a minute ago."""
 TOKEN_VARIABLE = "EDL_DASHBOARD_TOKEN"
 """Environment variable with the token that a reader must present, on loopback as well."""
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -275,8 +278,10 @@ class Pages:
         """The metrics of the jobs below a folder; lists of jobs elsewhere tell too little."""
         self._close_unread()
         jobs = await self._list.get()
+        is_old = time.time() - jobs.time >= MAX_AGE_SECONDS
+        problem = jobs.problem or (jobs.late if is_old else "")
         snapshots = {
-            jobs.names[path]: replace(snapshot, problem=snapshot.problem or jobs.problem)
+            jobs.names[path]: replace(snapshot, problem=snapshot.problem or problem)
             for path, snapshot in jobs.jobs
             if snapshot is not None
         }
@@ -471,8 +476,8 @@ def _late_snapshot(snapshot: JobSnapshot, seconds: float) -> JobSnapshot:
 
 
 def _late_list(which: str, jobs: JobList, seconds: float) -> JobList:
-    problem = f"Reading the jobs {which} has taken {seconds:.0f} s so far; this page waits for it."
-    return replace(jobs, problem=problem)
+    late = f"Reading the jobs {which} has taken {seconds:.0f} s so far; this page waits for it."
+    return replace(jobs, late=late)
 
 
 async def _asset(request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import re
 import threading
 import time
 import weakref
@@ -272,3 +273,39 @@ def test_a_mistake_of_ours_is_told_and_the_next_look_is_taken():
         return await newest.get()
 
     assert asyncio.run(read()).time == 2.0
+
+
+def test_jobs_of_a_list_that_takes_long_are_up_until_it_is_old(monkeypatch):
+    monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.2)
+    source = CountedSource()
+    folder = Folder("f", lambda: ["m"], lambda _: source)
+    folder.look_seconds = 0.0
+    app = Starlette(routes=Pages(folder).routes())
+
+    async def read():
+        texts = [await body_of(app, "/metrics")]
+        source.may_end.clear()
+        texts.append(await body_of(app, "/metrics"))
+        monkeypatch.setattr(server, "MAX_AGE_SECONDS", 0.0)
+        texts += [await body_of(app, path) for path in ("/metrics", "/")]
+        source.may_end.set()
+        return texts
+
+    *metrics, page = asyncio.run(read())
+
+    up = [re.findall(r"^edl_up\{.*\} (.*)$", text, re.MULTILINE) for text in metrics]
+    assert up == [["1.0"], ["1.0"], ["0.0"]]
+    assert 'role="alert"' in page
+
+
+async def body_of(app, path):
+    """What is answered to a request for a path."""
+    body = b""
+
+    async def send(message):
+        nonlocal body
+        body += message.get("body", b"")
+
+    about = {"path": path, "query_string": b"", "headers": []}
+    await app({"type": "http", "method": "GET", **about}, None, send)
+    return body.decode()
