@@ -339,7 +339,8 @@ def _state_after_lost_launcher(job_dir: JobDir, state: JobState, *, ended: float
 
 def as_json(state: JobState, details: TargetDetails | None) -> dict[str, Any]:
     """The whole state, for programs, with the facts from the job's launch target."""
-    values = dataclasses.asdict(state)
+    # What is written below may be large, and is not copied here.
+    values = dataclasses.asdict(dataclasses.replace(state, account=Account(), stops=Stops()))
     del values["recent"], values["has_formed"]
     values |= {"seconds_left": state.seconds_left, "spares": state.spares}
     values["account"] = state.account.for_programs()

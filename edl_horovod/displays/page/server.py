@@ -264,9 +264,8 @@ class Pages:
 
     async def _status(self, request: Request) -> Response:
         snapshot = await (await self._job(request)).latest.get()
-        state = {} if snapshot.state is None else as_json(snapshot.state, snapshot.details)
-        content = {"error": snapshot.problem} if snapshot.problem else state
-        text = json_text.dumps(content, indent=2) + "\n"
+        # The account of a large job takes long to write.
+        text = await asyncio.wrap_future(_in_thread(lambda: _status_text(snapshot)))
         return Response(text, snapshot.http_status, media_type="application/json")
 
     async def _metrics(self, request: Request) -> Response:
@@ -478,6 +477,13 @@ def _late_snapshot(snapshot: JobSnapshot, seconds: float) -> JobSnapshot:
 def _late_list(which: str, jobs: JobList, seconds: float) -> JobList:
     late = f"Reading the jobs {which} has taken {seconds:.0f} s so far; this page waits for it."
     return replace(jobs, late=late)
+
+
+def _status_text(snapshot: JobSnapshot) -> str:
+    """A job's state as JSON, or the problem that hides it."""
+    state = {} if snapshot.state is None else as_json(snapshot.state, snapshot.details)
+    content = {"error": snapshot.problem} if snapshot.problem else state
+    return json_text.dumps(content, indent=2) + "\n"
 
 
 async def _asset(request: Request) -> Response:

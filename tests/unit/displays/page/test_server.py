@@ -2,11 +2,13 @@
 
 import asyncio
 import gc
+import json
 import re
 import threading
 import time
 import weakref
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 from starlette.applications import Starlette
@@ -15,6 +17,7 @@ from edl_horovod.displays.page import server
 from edl_horovod.displays.page.folder import Folder, ListedJob
 from edl_horovod.displays.page.server import Latest, Pages
 from edl_horovod.displays.page.snapshot import JobSnapshot
+from edl_horovod.job.account import Account
 from edl_horovod.job.state import JobState
 
 
@@ -309,3 +312,24 @@ async def body_of(app, path):
     about = {"path": path, "query_string": b"", "headers": []}
     await app({"type": "http", "method": "GET", **about}, None, send)
     return body.decode()
+
+
+class WatchedAccount(Account):
+    """Notes which threads write it for programs."""
+
+    threads: ClassVar[list[threading.Thread]] = []
+
+    def for_programs(self):
+        self.threads.append(threading.current_thread())
+        return super().for_programs()
+
+
+def test_the_status_of_a_job_is_written_in_a_thread():
+    source = CountedSource()
+    source.snapshot = lambda: JobSnapshot(time=0.0, state=JobState(account=WatchedAccount()))
+
+    text = asyncio.run(body_of(Starlette(routes=Pages(source).routes()), "/status.json"))
+
+    assert json.loads(text)["account"] == {"goodput": None, "seconds": {}, "ranks": []}
+    assert len(WatchedAccount.threads) == 1
+    assert threading.main_thread() not in WatchedAccount.threads
