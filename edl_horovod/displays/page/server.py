@@ -34,7 +34,13 @@ from edl_horovod.displays.page.snapshot import (
     Source,
 )
 from edl_horovod.displays.text import as_json
-from edl_horovod.errors import EdlError, MissingDependency, how_to_install
+from edl_horovod.errors import (
+    ConfigError,
+    EdlError,
+    MissingDependency,
+    ObjectNotFound,
+    how_to_install,
+)
 from edl_horovod.files import json_text
 
 try:
@@ -259,7 +265,7 @@ class Pages:
         try:
             view = settings_view(source.name, await asyncio.wrap_future(_in_thread(source.config)))
         except EdlError as error:
-            raise HTTPException(NOT_FOUND, str(error)) from error
+            raise _refusal(error) from error
         return _html(page(view, links=[*self._up(), ("job", "./")]), 200)
 
     async def _status(self, request: Request) -> Response:
@@ -325,7 +331,10 @@ class Pages:
         path = request.path_params.get("job", "")
         jobs = self._folder
         if path not in self._jobs and jobs is not None:
-            source = await asyncio.wrap_future(_in_thread(lambda: jobs.source(path)))
+            try:
+                source = await asyncio.wrap_future(_in_thread(lambda: jobs.source(path)))
+            except EdlError as error:
+                raise _refusal(error) from error
             if source is not None:
                 # Another request may have opened the job since.
                 self._jobs.setdefault(path, _Job(source))
@@ -467,6 +476,12 @@ class Latest(Generic[T]):
         if self._took >= PATIENCE_SECONDS:
             return 0.0
         return max(0.0, self._begun + PATIENCE_SECONDS - time.monotonic())
+
+
+def _refusal(error: EdlError) -> HTTPException:
+    """The answer where a job cannot be opened."""
+    is_missing = isinstance(error, ConfigError | ObjectNotFound)
+    return HTTPException(NOT_FOUND if is_missing else UNAVAILABLE, str(error))
 
 
 def _late_snapshot(snapshot: JobSnapshot, seconds: float) -> JobSnapshot:

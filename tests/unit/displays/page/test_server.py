@@ -17,6 +17,7 @@ from edl_horovod.displays.page import server
 from edl_horovod.displays.page.folder import Folder, ListedJob
 from edl_horovod.displays.page.server import Latest, Pages
 from edl_horovod.displays.page.snapshot import JobSnapshot
+from edl_horovod.errors import ClusterUnreachable, ConfigError, ObjectNotFound
 from edl_horovod.job.account import Account
 from edl_horovod.job.state import JobState
 
@@ -286,11 +287,11 @@ def test_jobs_of_a_list_that_takes_long_are_up_until_it_is_old(monkeypatch):
     app = Starlette(routes=Pages(folder).routes())
 
     async def read():
-        texts = [await body_of(app, "/metrics")]
+        texts = [(await answer_of(app, "/metrics"))[1]]
         source.may_end.clear()
-        texts.append(await body_of(app, "/metrics"))
+        texts.append((await answer_of(app, "/metrics"))[1])
         monkeypatch.setattr(server, "MAX_AGE_SECONDS", 0.0)
-        texts += [await body_of(app, path) for path in ("/metrics", "/")]
+        texts += [(await answer_of(app, path))[1] for path in ("/metrics", "/")]
         source.may_end.set()
         return texts
 
@@ -301,17 +302,37 @@ def test_jobs_of_a_list_that_takes_long_are_up_until_it_is_old(monkeypatch):
     assert 'role="alert"' in page
 
 
-async def body_of(app, path):
-    """What is answered to a request for a path."""
-    body = b""
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ObjectNotFound("Slurm has no job 7."), 404),
+        (ConfigError("Job 7 has no directory."), 404),
+        (ClusterUnreachable("Slurm does not answer."), 503),
+    ],
+)
+def test_a_job_elsewhere_that_cannot_be_opened_says_why(error, status):
+    def refuse():
+        raise error
+
+    job = ListedJob("7", JobSnapshot(time=1.0, state=JobState()), refuse)
+    folder = Folder("f", lambda: [], lambda _: CountedSource(), {"far": lambda: [job]})
+
+    answer = asyncio.run(answer_of(Starlette(routes=Pages(folder).routes()), "/job/far:7/"))
+
+    assert answer == (status, str(error))
+
+
+async def answer_of(app, path):
+    """Status and text of the answer to a request for a path."""
+    status, body = 0, b""
 
     async def send(message):
-        nonlocal body
-        body += message.get("body", b"")
+        nonlocal status, body
+        status, body = message.get("status", status), body + message.get("body", b"")
 
     about = {"path": path, "query_string": b"", "headers": []}
     await app({"type": "http", "method": "GET", **about}, None, send)
-    return body.decode()
+    return status, body.decode()
 
 
 class WatchedAccount(Account):
@@ -328,7 +349,7 @@ def test_the_status_of_a_job_is_written_in_a_thread():
     source = CountedSource()
     source.snapshot = lambda: JobSnapshot(time=0.0, state=JobState(account=WatchedAccount()))
 
-    text = asyncio.run(body_of(Starlette(routes=Pages(source).routes()), "/status.json"))
+    _, text = asyncio.run(answer_of(Starlette(routes=Pages(source).routes()), "/status.json"))
 
     assert json.loads(text)["account"] == {"goodput": None, "seconds": {}, "ranks": []}
     assert len(WatchedAccount.threads) == 1
