@@ -156,19 +156,22 @@ class Activity:
     def account(self) -> tuple[dict[str, float], float, Cause]:
         """The seconds by cause, the age of the process, and the present cause.
 
-        The seconds add up to the age, but for a part of a step that goes on: whether this rank has
-        worked, waited or hung in it is known at its end. So no cause's seconds ever fall, except
-        in the last account of a rank that is ended because it hangs while it waits or joins.
+        The seconds add up to the age, but for a part of a step, or an exchange, that goes on:
+        whether this rank has worked, waited or hung in it, and whether it broke, is known at its
+        end. So no cause's seconds ever fall, except in the last account of a rank that is ended
+        because it hangs while it waits or joins.
         """
         with self._lock:
             now, (state, _, cause, _, since) = time.monotonic(), self._phase
             seconds = dict(self._seconds)
-        if state != "works":
+        if state != "works" and cause != "exchange":
             seconds[cause] += now - since
         return seconds, now - self._began, cause
 
     def broke(self, traceback: TracebackType | None) -> None:
-        """Say that the ring broke in the present phase, for the next trace."""
+        """Say that the ring broke in the present phase, for its account and the next trace."""
+        if self._phase[2] == "exchange":
+            self.had_other_causes(broken=math.inf)
         if self._broken is None:  # The innermost phase says it first.
             self._broken = self._phase, time.monotonic(), _stack_of_traceback(traceback)
 

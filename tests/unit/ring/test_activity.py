@@ -133,6 +133,24 @@ def test_no_more_of_a_step_that_broke_is_a_wait_than_it_took(clock, waited, redo
     assert (seconds["redone"], seconds["broken"]) == (redone, 5.0 - redone)
 
 
+def test_an_exchange_that_breaks_is_no_time_of_steps(clock):
+    activity = Activity(age=0.0)
+    activity.begin("works", "between two segments", "between")
+    with activity.doing("waits", "segment 3", "exchange"):
+        clock.now += 2
+
+    def wait():
+        with activity.doing("waits", "segment 4", "exchange"):
+            clock.now += 5
+            assert activity.account()[0]["exchange"] == 2.0
+            raise CollectiveFailed("a peer closed its connection")
+
+    with pytest.raises(CollectiveFailed):
+        wait()
+    seconds = activity.account()[0]
+    assert (seconds["exchange"], seconds["broken"]) == (2.0, 5.0)
+
+
 def test_no_causes_seconds_ever_fall(clock):
     activity = Activity(age=0.0)
     seen = [activity.account()[0]]
