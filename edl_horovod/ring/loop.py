@@ -4,6 +4,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.world import World
@@ -102,10 +103,10 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
                 else:
                     state.begin_alone()
             membership.formed(world, has_state=state.is_whole)
-            if name := membership.own_name:
+            if membership.own_name:
                 before = members if is_broken else []
                 with membership.doing("joins", "who is in the ring", "state"):
-                    members = [name] if world.is_alone else state.texts_of_all(name, "edl.members")
+                    world, members = _introduced(world, state, membership)
                 if work.writes_files(world):
                     _report_members(events, members, before, world=world, reason=reason)
             seconds = time.monotonic() - left_at
@@ -130,6 +131,20 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
             # This process has no initial state any more; one that is started in its place has it.
             raise Dismissed(str(lost), is_final=False) from lost
         left_at = time.monotonic()
+
+
+def _introduced(world: World, state: RingState, membership: Membership) -> tuple[World, list[str]]:
+    """The ring with the number that its ranks agree on, and who is in it.
+
+    A rank that came later has counted fewer rings than the others.
+    """
+    text = f"{world.generation} {membership.own_name}"
+    # All ranks call it: each has just formed the ring.
+    texts = [text] if world.is_alone else state.texts_of_all(text, "edl.members")
+    numbers, _, members = zip(*(text.partition(" ") for text in texts), strict=True)
+    generation = max(map(int, numbers))
+    membership.agree(generation)
+    return replace(world, generation=generation), list(members)
 
 
 def _report_members(

@@ -80,6 +80,10 @@ class Membership(ABC):
         """What this rank is called, if the ranks themselves write down who is in their ring."""
         return ""
 
+    def agree(self, generation: int) -> None:
+        """Take the number of the ring from its ranks, if they themselves write it down."""
+        self._generation = generation
+
     def can_stream_state(self) -> bool:
         """Whether ranks with the state stay in the ring until the others have received it."""
         return False

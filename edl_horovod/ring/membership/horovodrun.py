@@ -55,22 +55,22 @@ class HorovodDriverMembership(Membership):
         self._timeout_seconds = timeout_seconds
         self._events = events
         self._result_file = result_file
-        self._num_formings = 0
+        self._has_joined = False
         # Hosts may have come before anybody could be notified: the first ring forms twice.
         self._has_new_hosts = place.rank == 0
 
     def join(self, step: int) -> World:
         """Form the ring; after the first time, the driver assigns new ranks."""
         self._horovod.leave()
-        if self._num_formings == 0:
+        if not self._has_joined:
+            self._has_joined = True
             self._horovod.listen_to_driver(self)
         else:
             # Before asking: a notice from here on may be newer than the answer.
             self._has_new_hosts = False
             self._place = self._next_place()
-        self._place = replace(self._place, generation=self._num_formings, step=max(0, step))
-        self._generation = self._num_formings
-        self._num_formings += 1
+            self._generation += 1
+        self._place = replace(self._place, generation=self._generation, step=max(0, step))
         if step > 0:
             self.expect(World.of(self._place), step)
         return self._horovod.form_assigned(self._place, timeout_seconds=self._timeout_seconds)

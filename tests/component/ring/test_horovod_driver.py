@@ -138,6 +138,13 @@ def test_later_places_are_the_drivers(make, driver):
     assert driver.asked == ["/rank_and_size/b:0"]
 
 
+def test_a_rank_counts_on_from_what_the_ranks_agree_on(membership, driver):
+    membership.join(-1)
+    membership.agree(4)
+    driver.answers = ["0,3,0,1,0,3"]
+    assert membership.join(7).generation == 5
+
+
 def test_a_worker_without_a_place_goes_and_asks_no_second_time(membership, driver):
     membership.join(-1)
     driver.answers = ["-1,-1,-1,-1,-1,-1"]

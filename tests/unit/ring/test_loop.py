@@ -1,11 +1,11 @@
 """The run loop through rings that break anywhere, with stand-ins for ring and work."""
 
 import contextlib
-from types import SimpleNamespace
 
 import pytest
 
 from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import GenerationEvent, WorkerEvent
 from edl_horovod.job.outcome import Success
 from edl_horovod.ring.loop import run
@@ -16,6 +16,7 @@ class Job:
 
     def __init__(self, **breaks):
         self.breaks, self.calls, self.step, self.state = breaks, [], -1, self
+        self.generation = 0
 
     def _call(self, name):
         self.calls.append(name)
@@ -33,8 +34,11 @@ class Job:
 
     def join(self, step):
         self._call("join")
-        number = self.calls.count("join")
-        return SimpleNamespace(rank=0, size=2, generation=number, is_alone=False, is_leader=True)
+        self.generation += 1
+        return World(rank=0, size=2, generation=self.generation)
+
+    def agree(self, generation):
+        self.generation = generation
 
     @property
     def own_step(self):
@@ -115,7 +119,8 @@ class Named(Job):
         self.written = []
 
     def texts_of_all(self, text, name):
-        return list(self.names[: 4 - self.calls.count("join")])
+        others = [f"7 {other}" for other in self.names[1:]]
+        return [text, *others][: 4 - self.calls.count("join")]
 
     def run(self, world, membership):
         # The second ring ends in good order.
@@ -131,5 +136,7 @@ def test_a_ring_without_a_coordinator_says_who_was_lost_with_one_that_broke():
     written = [e for e in job.written if isinstance(e, GenerationEvent | WorkerEvent)]
     rings = [e.members for e in written if isinstance(e, GenerationEvent)]
     assert rings == [Named.names, Named.names[:2], Named.names[:1]]
+    # The others have counted more rings, as a rank that came later has not seen them all.
+    assert [e.generation for e in written if isinstance(e, GenerationEvent)] == [7, 8, 9]
     # The one that is not in the third ring was let go.
     assert [(e.worker, e.state) for e in written if isinstance(e, WorkerEvent)] == [("c:0", "lost")]
