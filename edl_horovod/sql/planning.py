@@ -305,7 +305,8 @@ def comparison_options(
     """Check a comparison of two columns; returns its options by name.
 
     Raises:
-        StatementError: The SELECT lacks one of them, or an attribute is for models.
+        StatementError: The SELECT lacks one of them, has two of its name, or they are the same; or
+            an attribute is for models.
     """
     sorted_attributes = sort_attributes(
         statement.attributes, prefixes=("validation",), option_types=_COMPARISON_OPTIONS
@@ -315,7 +316,18 @@ def comparison_options(
         problem = "Settings of jobs have no effect here, because no model is evaluated."
         raise attribute.error(problem, f"Allowed: {', '.join(_COMPARISON_OPTIONS)}.")
     for name, clause in ((statement.label, "LABEL"), (statement.predicted, "USING")):
-        _check_selected(name.parts[-1], columns, name.position, clause)
+        column = name.parts[-1]
+        _check_selected(column, columns, name.position, clause)
+        if (count := columns.count(column)) > 1:
+            raise name.error(
+                f"{clause} names {column!r}, and the SELECT gives {count} columns of this name.",
+                "Give one of them another name by AS, and write that name.",
+            )
+    if statement.label.parts[-1] == statement.predicted.parts[-1]:
+        raise statement.predicted.error(
+            f"LABEL and USING both name {statement.predicted.parts[-1]!r}.",
+            "Select the labels and the predictions, with different names.",
+        )
     return sorted_attributes.options
 
 

@@ -5,7 +5,7 @@ import datetime
 import pytest
 from sklearn import metrics as sklearn
 
-from edl_horovod.errors import DataError
+from edl_horovod.errors import DataError, EdlError
 from edl_horovod.sql.session import open_session
 from edl_horovod.sql.settings import read_settings
 from edl_horovod.sql.statements import StatementError
@@ -73,6 +73,7 @@ def test_two_columns_of_texts_have_the_metrics_of_a_classifier(session):
         ("LABEL y USING guess", DataError),
         ("LABEL note USING role", DataError),
         ("LABEL y USING predicted", StatementError),
+        ("LABEL y USING y", StatementError),
         ("WITH validation.metrics='auc' LABEL y USING p", StatementError),
         ("WITH validation.batch_size=5 LABEL y USING p", StatementError),
         ("WITH validation.nulls={'y': 0} LABEL y USING p", StatementError),
@@ -83,6 +84,15 @@ def test_two_columns_of_texts_have_the_metrics_of_a_classifier(session):
 def test_columns_that_cannot_be_compared_are_an_error(session, clauses, kind):
     with pytest.raises(kind):
         run(session, f"SELECT * FROM t EVALUATE {clauses}")
+
+
+@pytest.mark.parametrize("session", ENGINES, indirect=True)
+@pytest.mark.parametrize("clauses", ["LABEL a.y USING b.y", "LABEL y USING p", "LABEL p USING y"])
+def test_two_columns_of_one_name_are_not_compared(session, clauses):
+    select = "SELECT a.y, b.y, a.p FROM t AS a JOIN t AS b ON b.id = 3 - a.id"
+    with pytest.raises(EdlError):
+        run(session, f"{select} EVALUATE {clauses}")
+    run(session, f"{select.replace('b.y', 'b.y AS other')} EVALUATE LABEL a.y USING other")
 
 
 def test_no_row_is_an_error(session):
