@@ -54,6 +54,7 @@ class SelectParts:
     """The tables and columns that a SELECT reads."""
 
     sources: tuple[TableName, ...]
+    """Tables that it may read: a name of a WITH is one of them, too."""
     column_names: frozenset[str]
     """Names of columns in its expressions, in lower case; `*` stands for all."""
     one_table: OneTable | None
@@ -78,11 +79,9 @@ def inspect_select(select: str, dialect: str) -> SelectParts:
             received={"select": select},
             hint="Simplify the SELECT, and write the predictions to a new table.",
         ) from e
-    cte_names = {cte.alias_or_name.lower() for cte in tree.find_all(exp.CTE)}
+    # Elsewhere in the SELECT the name of a WITH may be that of a table.
     sources = {
-        _table_name(table, dialect): None
-        for table in tree.find_all(exp.Table)
-        if table.name and (table.db or table.name.lower() not in cte_names)
+        _table_name(table, dialect): None for table in tree.find_all(exp.Table) if table.name
     }
     obstacle = _obstacle_to_one_table(tree)
     one_table = None if obstacle else _one_table(select, tree, tokens, dialect)

@@ -444,6 +444,13 @@ def test_rows_that_cannot_be_matched_are_refused(people, select, target, why):
         plan_target(engine, select, target, replace_table=True)
 
 
+def test_a_table_with_the_name_of_a_with_clause_is_not_dropped(people):
+    people.run("CREATE TABLE other (x INTEGER)")
+    select = "SELECT n.x FROM (WITH other AS (SELECT 1 AS x) SELECT x FROM other) AS n, other"
+    with open_engine(people.url) as engine, pytest.raises(DataError, match="reads other"):
+        plan_target(engine, select, ("other",), replace_table=True)
+
+
 @pytest.mark.parametrize(
     ("select", "target", "why"),
     [
