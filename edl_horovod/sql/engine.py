@@ -291,6 +291,8 @@ class Engine:
         """
         with self.translated_errors("list the tables"), self._engine.connect() as connection:
             inspector = sa.inspect(connection)
+            if self.dialect == "mysql" and inspector.default_schema_name is None:
+                return {}
             return {
                 table: tuple(column["name"] for column in inspector.get_columns(table))
                 for table in sorted({*inspector.get_table_names(), *inspector.get_view_names()})
@@ -305,6 +307,25 @@ class Engine:
         """
         with self.translated_errors("run the statement"), self._connected() as connection:
             yield connection
+
+    def session_database(self, connection: sa.Connection) -> str:
+        """The database in which MySQL looks up names now; SQLAlchemy does not notice USE.
+
+        Empty for other engines, which look up names in several schemas.
+
+        Raises:
+            DataError: No database is selected, so that no temporary table can be made either.
+        """
+        if self.dialect != "mysql":
+            return ""
+        database = self.run_text(connection, "SELECT DATABASE()").scalar()
+        if database is None:
+            raise DataError(
+                "The statement needs a database, and the connection has selected none.",
+                received={"db": self.label},
+                hint="Name a database at the end of the URL, or run USE with its name first.",
+            )
+        return str(database)
 
     @contextmanager
     def transaction(self, connection: sa.Connection, *, writes: bool = True) -> Iterator[None]:

@@ -261,10 +261,11 @@ def _result_table_of(
         kinds[column] = "number" if column in _NUMBER_COLUMNS else "text"
     into = _ResultTable(name=name, columns=kinds, overwrite=overwrite)
     with context.engine.connecting() as connection:
+        schema = into.schema or context.engine.session_database(connection) or None
         inspector = sa.inspect(connection)
-        if not inspector.has_table(into.table, into.schema):
+        if not inspector.has_table(into.table, schema):
             return into
-        existing = [column["name"] for column in inspector.get_columns(into.table, into.schema)]
+        existing = [column["name"] for column in inspector.get_columns(into.table, schema)]
     if existing != list(into.columns):
         problem = f"The table {name} exists and has other columns than results of this statement."
         hint = "Write the name of a new table."

@@ -29,6 +29,40 @@ _ROUNDING_TOLERANCE = 1e-5
 """Relative error of the coarsest floating point type, FLOAT of MySQL."""
 _ROW_NUMBERS = ("rowid", "_rowid_", "oid")
 """SQLite's names of the row number; a column of such a name hides it."""
+_RELATION_QUERIES = {
+    "sqlite": """
+        SELECT schema, name, type = 'view' AS is_view, schema = 'temp' AS is_temporary,
+            schema = 'main' AS is_default
+        FROM pragma_table_list AS relations
+        WHERE lower(name) = lower(:name) AND (:schema = '' OR lower(schema) = lower(:schema))
+        ORDER BY schema <> 'temp',
+            (SELECT seq FROM pragma_database_list AS files WHERE files.name = relations.schema)
+        LIMIT 1""",
+    "postgres": """
+        SELECT nspname AS schema, relname AS name,
+            relkind IN ('v', 'm') AND nspname <> 'pg_catalog' AS is_view,
+            relpersistence = 't' AS is_temporary, nspname = current_schema() AS is_default
+        FROM pg_catalog.pg_class AS c
+        JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE relkind IN ('r', 'p', 'f', 'v', 'm')
+            AND (relname = :name OR lower(relname) = lower(:name))
+            AND CASE WHEN :schema = '' THEN pg_catalog.pg_table_is_visible(c.oid)
+                ELSE nspname = :schema OR lower(nspname) = lower(:schema) END
+        ORDER BY nspname <> :schema""",
+    "mysql": """
+        SELECT table_schema AS `schema`, table_name AS name,
+            table_type IN ('VIEW', 'SYSTEM VIEW') AS is_view, FALSE AS is_temporary,
+            table_schema = DATABASE() AS is_default
+        FROM information_schema.tables
+        WHERE table_schema = :schema AND lower(table_name) = lower(:name)
+            AND table_type <> 'TEMPORARY'""",
+}
+"""The tables and views of a name in any case; of equal names the first is the one that is meant.
+
+SQLAlchemy's inspector leaves temporary ones out, and does not notice `SET search_path` and `USE`.
+"""
+_TEMPORARY_SCHEMAS = {"sqlite": "temp", "postgres": r"pg_temp(_\d+)?"}
+"""Patterns of the names of schemas with temporary tables."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,16 +104,32 @@ class TargetPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Table:
-    """A table or view that exists in the database."""
+class _Relation:
+    """A table or a view that exists in the database."""
 
     name: TableName
+    """As statements of the session name it: with its schema if that was written or is another."""
+    identity: TableName
+    """The same for all names of the table: with its schema."""
+    is_view: bool
+    is_temporary: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    """A table with its columns."""
+
+    relation: _Relation
     definitions: Mapping[str, Any]
     """SQLAlchemy's descriptions of the columns, by column name."""
     key: tuple[str, ...]
-    is_view: bool
-    marked_columns: frozenset[str] = frozenset()
+    marked_columns: frozenset[str]
     """Columns that PREDICT added."""
+
+    @property
+    def name(self) -> TableName:
+        """As statements of the session name it."""
+        return self.relation.name
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -158,15 +208,15 @@ def with_current_columns(engine: Engine, plan: TargetPlan) -> TargetPlan:
         DataError: Such a column cannot hold predictions, or the engine is unreachable.
     """
     with engine.connecting() as connection:
-        existing = _find_table(sa.inspect(connection), plan.table)
-        columns = existing.columns if existing is not None else ()
-        added = [name for name in plan.new_columns if name in columns]
-        if existing is None or not added:
-            return plan
-        marked_columns = _marked_columns(connection, existing)
+        existing = _find_table(engine, connection, plan.table)
+    columns = existing.columns if existing is not None else ()
+    added = [name for name in plan.new_columns if name in columns]
+    if existing is None or not added:
+        return plan
     _require_fitting_columns(engine, plan, existing)
     new_columns = tuple(name for name in plan.new_columns if name not in added)
-    guarded = (*plan.guarded_columns, *(name for name in added if name not in marked_columns))
+    unmarked = [name for name in added if name not in existing.marked_columns]
+    guarded = (*plan.guarded_columns, *unmarked)
     return replace(plan, new_columns=new_columns, guarded_columns=guarded)
 
 
@@ -184,27 +234,21 @@ def _plan(
     parts = inspect_select(select, engine.dialect)
     selected = tuple(column.name for column in engine.select_columns(select))
     with engine.connecting() as connection:
-        inspector = sa.inspect(connection)
-        existing = _find_table(inspector, table)
-        if existing is not None:
-            existing = replace(existing, marked_columns=_marked_columns(connection, existing))
-        sources = [_find_table(inspector, source) for source in parts.sources]
-        selected_table = _find_table(inspector, parts.one_table.table) if parts.one_table else None
+        relation = _find_relation(engine, connection, table)
+        _require_permanent_table(engine, table, relation)
+        existing = _described(connection, relation) if relation is not None else None
+        relations = {name: _find_relation(engine, connection, name) for name in parts.sources}
+    sources = [source for source in relations.values() if source is not None]
+    selected_source = relations[parts.one_table.table] if parts.one_table else None
     plan = TargetPlan(action="create", table=table, columns=names, select=select, selected=selected)
     if existing is not None:
-        if existing.is_view:
-            raise _refused(
-                f"{existing.name} is a view, and predictions can only be written into tables",
-                table,
-                "Name a table.",
-            )
         names = tuple(_matching_name(name, existing.columns) or name for name in names)
         new_columns = tuple(name for name in names if name not in existing.columns)
         plan = replace(plan, action="replace", table=existing.name, columns=names)
         update = replace(plan, action="update", new_columns=new_columns)
-        if existing.name in [source.name for source in sources if source]:
+        if existing.relation.identity in [source.identity for source in sources]:
             return _update_of_source(
-                engine, update, parts, selected_table, existing, features
+                engine, update, parts, selected_source, existing, features
             ), existing
         if existing.key and all(_matching_name(key, selected) for key in existing.key):
             _require_disjoint(names, existing.key, "are the primary key")
@@ -243,24 +287,77 @@ def _table_and_columns(
     return TableName(schema=schema, name=table), names
 
 
-def _find_table(inspector: sa.Inspector, table: TableName) -> _Table | None:
-    """The table of a name; if none has it exactly, the only one that differs in case alone."""
-    schema = table.schema or None
-    if schema is not None and schema not in inspector.get_schema_names():
-        schema = _matching_name(schema, inspector.get_schema_names())
-        if schema is None:
-            return None
-    views = inspector.get_view_names(schema)
-    name = _matching_name(table.name, [*inspector.get_table_names(schema), *views])
+def column_definitions(
+    engine: Engine, connection: sa.Connection, table: TableName
+) -> Mapping[str, Any]:
+    """SQLAlchemy's descriptions of a table's columns, by name; empty if there is no such table."""
+    existing = _find_table(engine, connection, table)
+    return existing.definitions if existing is not None else {}
+
+
+def _find_table(engine: Engine, connection: sa.Connection, table: TableName) -> _Table | None:
+    relation = _find_relation(engine, connection, table)
+    return _described(connection, relation) if relation is not None else None
+
+
+def _find_relation(engine: Engine, connection: sa.Connection, table: TableName) -> _Relation | None:
+    """The table or view of a name in the session.
+
+    If none has it exactly, it is the only one that differs in case alone.
+    """
+    database = engine.session_database(connection)
+    values = {"name": table.name, "schema": table.schema or database}
+    rows = connection.execute(sa.text(_RELATION_QUERIES[engine.dialect]), values).all()
+    if engine.dialect == "mysql" and _is_temporary_in_mysql(engine, connection, table):
+        return _Relation(name=table, identity=table, is_view=False, is_temporary=True)
+    name = _matching_name(table.name, [row.name for row in rows])
     if name is None:
         return None
-    default = inspector.default_schema_name or "main"
-    return _Table(
-        name=TableName(schema="" if schema in (None, default) else schema, name=name),
-        definitions={column["name"]: column for column in inspector.get_columns(name, schema)},
-        key=tuple(inspector.get_pk_constraint(name, schema)["constrained_columns"]),
-        is_view=name in views,
+    row = next(row for row in rows if row.name == name)
+    is_default = row.is_default and not table.schema
+    return _Relation(
+        name=TableName(schema="" if is_default else row.schema, name=name),
+        identity=TableName(schema=row.schema, name=name),
+        is_view=bool(row.is_view),
+        is_temporary=bool(row.is_temporary),
     )
+
+
+def _is_temporary_in_mysql(engine: Engine, connection: sa.Connection, table: TableName) -> bool:
+    """Whether a name is that of a temporary table, which no list of MySQL contains."""
+    try:
+        rows = engine.run_text(connection, f"SHOW CREATE TABLE {quoted_table(engine, table)}")
+    except sa.exc.DBAPIError:  # There is no such table.
+        return False
+    return str(rows.scalars(1).one()).startswith("CREATE TEMPORARY")
+
+
+def _described(connection: sa.Connection, relation: _Relation) -> _Table:
+    inspector = sa.inspect(connection)
+    schema, name = relation.identity.schema, relation.identity.name
+    definitions = {column["name"]: column for column in inspector.get_columns(name, schema)}
+    return _Table(
+        relation=relation,
+        definitions=definitions,
+        key=tuple(inspector.get_pk_constraint(name, schema)["constrained_columns"]),
+        marked_columns=_marked_columns(connection, relation.identity, definitions),
+    )
+
+
+def _require_permanent_table(engine: Engine, table: TableName, relation: _Relation | None) -> None:
+    """Refuse views, and temporary tables, which end with the connection."""
+    schemas = _TEMPORARY_SCHEMAS.get(engine.dialect, "")
+    is_temporary = bool(schemas and re.fullmatch(schemas, table.schema, re.IGNORECASE))
+    if is_temporary or (relation is not None and relation.is_temporary):
+        raise _refused(
+            f"{table} is temporary, and ends with the connection", table, "Name a permanent table."
+        )
+    if relation is not None and relation.is_view:
+        raise _refused(
+            f"{relation.name} is a view, and predictions can only be written into tables",
+            table,
+            "Name a table.",
+        )
 
 
 def _matching_name(name: str, names: Sequence[str]) -> str | None:
@@ -275,7 +372,7 @@ def _update_of_source(
     engine: Engine,
     plan: TargetPlan,
     parts: SelectParts,
-    selected_table: _Table | None,
+    selected_source: _Relation | None,
     existing: _Table,
     features: Collection[str],
 ) -> TargetPlan:
@@ -285,7 +382,7 @@ def _update_of_source(
         problem = f"{reason}, and its rows cannot be matched with the SELECT's: {parts.obstacle}."
         hint = "Select from this table alone, without aggregates; or predict into a new table."
         raise DataError(problem, received={"target": str(existing.name)}, hint=hint)
-    if selected_table is None or selected_table.name != existing.name:
+    if selected_source is None or selected_source.identity != existing.relation.identity:
         problem = f"{reason}, and the rows of the SELECT are rows of {parts.one_table.table}."
         hint = f"Select from {existing.name} alone, or predict into a new table."
         raise DataError(problem, received={"target": str(existing.name)}, hint=hint)
@@ -333,23 +430,23 @@ def _require_disjoint(names: Sequence[str], reserved: Sequence[str], reason: str
         )
 
 
-def _marked_columns(connection: sa.Connection, table: _Table) -> frozenset[str]:
+def _marked_columns(
+    connection: sa.Connection, table: TableName, definitions: Mapping[str, Any]
+) -> frozenset[str]:
     """The columns of a table that carry our mark."""
     if connection.dialect.name == "sqlite":
         quoted = connection.dialect.identifier_preparer.quote_identifier
-        schema = quoted(table.name.schema or "main")
+        schema = quoted(table.schema)
         query = f"SELECT sql FROM {schema}.sqlite_schema WHERE type = 'table' AND name = ?"
-        definition = connection.exec_driver_sql(query, (table.name.name,)).scalar() or ""
+        definition = connection.exec_driver_sql(query, (table.name,)).scalar() or ""
         mark = re.compile(rf" \w+ /\* {MARK} \*/")
 
         def is_marked(name: str) -> bool:
             places = re.finditer(re.escape(quoted(name)), definition)
             return any(mark.match(definition, place.end()) for place in places)
 
-        return frozenset(filter(is_marked, table.columns))
-    return frozenset(
-        name for name, column in table.definitions.items() if column.get("comment") == MARK
-    )
+        return frozenset(filter(is_marked, definitions))
+    return frozenset(name for name, column in definitions.items() if column.get("comment") == MARK)
 
 
 def declared_types(engine: Engine, connection: sa.Connection, table: TableName) -> dict[str, str]:
@@ -473,11 +570,11 @@ def _require_replaceable(
     engine: Engine,
     existing: _Table,
     table: TableName,
-    sources: Sequence[_Table | None],
+    sources: Sequence[_Relation],
     *,
     is_allowed: bool,
 ) -> None:
-    if views := [source.name for source in sources if source is not None and source.is_view]:
+    if views := [source.name for source in sources if source.is_view]:
         raise _refused(
             f"the SELECT reads the view {views[0]}, which may read {existing.name}",
             table,

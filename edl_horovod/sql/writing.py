@@ -245,8 +245,7 @@ class _TableWriter:
             tell: Called with a sentence about rows that got no prediction.
         """
         plan, connection = self.plan, self.connection
-        definitions = sa.inspect(connection).get_columns(plan.table.name, plan.table.schema or None)
-        table_columns = {column["name"]: column for column in definitions}
+        table_columns = target.column_definitions(self.engine, connection, plan.table)
         # Staged keys have the affinity of the table's keys; otherwise SQLite uses no index.
         declared = target.declared_types(self.engine, connection, plan.table)
         connection.rollback()

@@ -637,6 +637,75 @@ def test_a_table_of_another_schema_is_another_table(postgresql):
             plan_target(engine, select, ("t", "y"))
 
 
+def test_the_search_path_of_the_session_decides_what_a_name_means(postgresql, tmp_path):
+    for schema in ("public", "staging", "late"):
+        postgresql.run(
+            f"CREATE SCHEMA IF NOT EXISTS {schema}",
+            f"CREATE TABLE {schema}.t_{schema} (id INTEGER PRIMARY KEY, x INTEGER)",
+            f"CREATE TABLE {schema}.t (id INTEGER PRIMARY KEY, x INTEGER)",
+            f"INSERT INTO {schema}.t VALUES (1, 2)",
+        )
+    with open_engine(postgresql.url) as engine:
+        engine.execute("SET search_path TO staging, late")
+        for number, target in enumerate([("public", "t", "p"), ("t", "p")]):
+            select = f"SELECT x FROM {'.'.join(target[:-1])}"
+            rows = exported(engine, tmp_path / f"out-{number}", select, target)
+            write_predictions(engine, *rows, [(10.0 * number,)], tell=print)
+        for source, target in (("staging.t", "t"), ("t_late", "late.t_late")):
+            with pytest.raises(DataError, match="reads"):
+                plan_target(
+                    engine,
+                    f"SELECT DISTINCT x FROM {source}",
+                    (*target.split("."), "p"),
+                    replace_table=True,
+                )
+        plan = plan_target(engine, "SELECT 1 AS y", ("t_late",), replace_table=True)
+        assert str(plan.table) == "late.t_late"
+    found = [postgresql.run(f"SELECT p FROM {schema}.t") for schema in ("public", "staging")]
+    assert found == [[(0.0,)], [(10.0,)]]
+
+
+def test_use_decides_what_a_name_means_in_mariadb(mariadb, tmp_path):
+    other = sa.make_url(mariadb.url).database + "_other"
+    mariadb.run(
+        f"CREATE DATABASE {other}",
+        "CREATE TABLE t (y INTEGER)",
+        f"CREATE TABLE {other}.t (id INTEGER PRIMARY KEY, x INTEGER)",
+        f"INSERT INTO {other}.t VALUES (1, 2)",
+    )
+    with open_engine(mariadb.url) as engine:
+        engine.execute(f"USE {other}")
+        rows = exported(engine, tmp_path / "out", "SELECT x FROM t", ("t", "p"))
+        write_predictions(engine, *rows, [(10.0,)], tell=print)
+    assert mariadb.run(f"SELECT * FROM {other}.t") == [(1, 2, 10.0)]
+
+
+def test_a_connection_of_mariadb_needs_a_database(mariadb):
+    url = sa.make_url(mariadb.url)
+    mariadb.run("CREATE TABLE t (id INTEGER PRIMARY KEY, x INTEGER)")
+    server = url.set(database="").render_as_string(hide_password=False)
+    with open_engine(server) as engine:
+        assert engine.tables() == {}
+        for target in (("t", "p"), (url.database, "t", "p")):
+            with pytest.raises(DataError, match="needs a database"):
+                plan_target(engine, f"SELECT x FROM {url.database}.t", target)
+
+
+def test_a_temporary_table_is_no_target(people):
+    targets = [("few",), ("few", "p")]
+    if not people.url.startswith("mariadb"):
+        targets.append(("temp" if people.url.startswith("sqlite") else "pg_temp", "new", "p"))
+    with open_engine(people.url) as engine:
+        engine.execute("CREATE TEMPORARY TABLE few AS SELECT * FROM testdata")
+        for target in targets:
+            with pytest.raises(DataError, match="is temporary"):
+                plan_target(engine, "SELECT name, role FROM few", target, replace_table=True)
+        assert plan_target(engine, "SELECT name, role FROM few", ("new",)).action == "create"
+        engine.execute("CREATE TEMPORARY TABLE testdata AS SELECT * FROM few")
+        with pytest.raises(DataError, match="is temporary"):
+            plan_target(engine, REFERENCE, TARGET)
+
+
 def test_too_few_predictions_change_nothing(people, tmp_path):
     before = people.schema()
     with open_engine(people.url) as engine:
