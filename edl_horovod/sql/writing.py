@@ -454,11 +454,7 @@ class _TableWriter:
         changed = []
         with engine.streaming(self.connection, rows) as cursor:
             names = [column[0] for column in cursor.description[:-2]]
-            positions: Sequence[int] = range(len(names))
-            if len(names) > len(plan.selected):  # In MariaDB a * includes the new columns.
-                positions = [
-                    position for position in positions if names[position] not in plan.new_columns
-                ]
+            positions = _positions_of(plan.selected, names)
             while batch := cursor.fetchmany(_BATCH_ROWS):
                 changed += [
                     row[-2]
@@ -482,6 +478,25 @@ class _TableWriter:
             delete = sa.delete(staged).where(staged.c.edl_row == sa.bindparam("number"))
             self.connection.execute(delete, [{"number": number} for number in numbers])
         return len(numbers)
+
+
+def _positions_of(selected: Sequence[str], names: Sequence[str]) -> list[int]:
+    """The positions of the selected columns among those that the SELECT gives now.
+
+    A `*` may give more since then, also with the name of an expression after it, which is why the
+    last column comes first. Empty if a column is missing.
+    """
+    if len(names) == len(selected):
+        return list(range(len(names)))
+    positions: list[int] = []
+    remaining = list(enumerate(names))
+    for name in reversed(selected):
+        while remaining and remaining[-1][1] != name:
+            remaining.pop()
+        if not remaining:
+            return []
+        positions.insert(0, remaining.pop()[0])
+    return positions
 
 
 def _key_conditions(

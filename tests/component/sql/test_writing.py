@@ -544,6 +544,17 @@ def test_a_column_that_somebody_adds_meanwhile_is_filled(people, predict):
 
 
 @pytest.mark.parametrize(
+    "select", ["SELECT *", "SELECT *, 2 * id AS note", "SELECT testdata.*, 3 AS predicted_salary"]
+)
+def test_a_column_that_a_star_gives_since_then_is_not_compared(people, predict, told, select):
+    add = "ALTER TABLE testdata ADD COLUMN note VARCHAR(9)"
+    written = predict(people, f"{select} FROM testdata ORDER BY id", TARGET, add)
+    assert (written.num_rows, written.num_changed) == (3, 0)
+    assert people.run("SELECT predicted_salary FROM testdata ORDER BY id") == [(10,), (20,), (30,)]
+    assert not told
+
+
+@pytest.mark.parametrize(
     ("select", "target", "action"),
     [
         (REFERENCE, ("testdata", "score"), "update"),
