@@ -22,7 +22,7 @@ from edl_horovod.sql.rows import MOST_ROWS
 from edl_horovod.sql.statements import Predict, Result, SourcePosition
 from edl_horovod.sql.target import DEFAULT_COLUMN, SAMPLE_NUMBER, plan_target
 from edl_horovod.sql.unknown_values import unknown_values
-from edl_horovod.sql.writing import try_writing, write_predictions
+from edl_horovod.sql.writing import AllRowsChanged, try_writing, write_predictions
 
 VALUE, _CLASS, PROBABILITIES = "prediction", "class", "probabilities"
 """The outputs of the zoo's models of tables."""
@@ -135,7 +135,7 @@ def predict(context: StatementContext, statement: Predict) -> Result:
                     tell=context.tell,
                     on_progress=progress,
                 )
-            except Interrupted:
+            except (AllRowsChanged, Interrupted):
                 raise
             except EdlError as e:
                 # Reused predictions are kept only if the database failed: other errors would recur.

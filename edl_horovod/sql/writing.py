@@ -46,6 +46,10 @@ _CANNOT_STORE: Mapping[str, Callable[[float], bool]] = {
 """The numbers that an engine cannot store, by dialect."""
 
 
+class AllRowsChanged(DataError):
+    """All rows have other values than when they were read, so their predictions are of no use."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WriteSummary:
     """The numbers of rows that did and did not get predictions."""
@@ -97,6 +101,7 @@ def write_predictions(
         on_progress: Called about twice a second while predictions are staged, and at the end.
 
     Raises:
+        AllRowsChanged: All rows have changed; the database is unchanged.
         DataError: The numbers of predictions and rows differ, or the engine refuses a statement;
             the database is unchanged.
     """
@@ -272,7 +277,7 @@ class _TableWriter:
         ):
             self._lock_table()
             num_changed = self._unstage_changed_rows(staged)
-            num_changed += self._unstage_filled_rows(staged, table)
+            num_filled = self._unstage_filled_rows(staged, table)
             if self.engine.dialect != "mysql":
                 self._add_columns()
             statement = (
@@ -281,6 +286,16 @@ class _TableWriter:
                 .where(*_key_conditions(plan, staged, table))
             )
             num_rows = connection.execute(statement).rowcount
+            if num_changed and not num_rows + num_filled:
+                raise AllRowsChanged(
+                    f"No prediction is written, because all {num_changed:,} rows of {plan.table}"
+                    " have other values than when they were read.",
+                    received=f"the columns {', '.join(plan.selected)}",
+                    hint="An expression such as now() or random() gives other values each time:"
+                    " select a fixed date or a column instead, or predict into a new table. If"
+                    " others changed the rows, run the statement again.",
+                )
+        num_changed += num_filled
         num_gone = num_staged - num_changed - num_rows
         if num_changed or num_gone:
             tell(

@@ -263,6 +263,18 @@ def test_rows_that_changed_meanwhile_are_told(people, predict, told):
     ]
 
 
+def test_a_select_that_gives_other_values_each_time_writes_nothing(people, predict, told):
+    number = "rand()" if people.url.startswith("mariadb") else "random()"
+    before = people.schema()
+    for meanwhile in ((), ("DELETE FROM testdata WHERE id = 5",)):
+        with pytest.raises(DataError, match=r"random\(\)"):
+            predict(people, f"SELECT name, {number} AS x FROM testdata", TARGET, *meanwhile)
+    with pytest.raises(DataError, match="2 rows"):
+        predict(people, REFERENCE, TARGET, "UPDATE testdata SET role = 'c'")
+    assert people.schema() == before
+    assert not told
+
+
 def test_a_row_number_of_another_row_is_noticed(sqlite, predict, told):
     sqlite.run(
         "CREATE TABLE testdata (name TEXT, role TEXT)",
