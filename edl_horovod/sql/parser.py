@@ -56,6 +56,10 @@ _NEVER_A_MODEL = (
 )
 """Keywords that may follow a column or a table called TRAIN, and so do not name a model."""
 _OBJECTS_WITH_BODY = ("TRIGGER", "PROCEDURE", "FUNCTION", "EVENT")
+_OBJECTS_WITHOUT_BODY = ("TABLE", "VIEW", "INDEX")
+_MOST_TOKENS_TO_KIND = 12
+"""Tokens of a CREATE up to the kind of its object, as in CREATE DEFINER = a@b TRIGGER."""
+_UNCOUNTED_BLOCKS = ("IF", "LOOP", "WHILE", "REPEAT", "FOR")
 
 
 def parse(text: str, dialect: str = "sqlite") -> tuple[Statement, ...]:
@@ -83,7 +87,7 @@ def _split_statements(text: str, tokens: Sequence[Token]) -> Iterator[Sequence[T
     statement: list[Token] = []
     opened: list[Token] = []
     blocks = 0
-    for token in tokens:
+    for index, token in enumerate(tokens):
         if token.is_symbol(*_OPENS):
             opened.append(token)
         elif token.is_symbol(*_CLOSES):
@@ -97,18 +101,37 @@ def _split_statements(text: str, tokens: Sequence[Token]) -> Iterator[Sequence[T
             statement = []
             continue
         statement.append(token)
-        # The body of a trigger or a function contains statements and semicolons.
-        if statement[0].is_word("CREATE") and any(
-            start.is_word(*_OBJECTS_WITH_BODY) for start in statement[:6]
-        ):
-            blocks += token.is_word("BEGIN", "CASE") - token.is_word("END")
-            blocks = max(0, blocks)
+        if not opened and _has_body(statement):
+            blocks = max(0, blocks + _num_blocks_opened(tokens, index))
     if opened:
         last, position = opened[-1].text, SourcePosition(text, opened[-1].start)
         hint = f"Write {_CLOSES[_OPENS.index(last)]} where it ends."
         raise StatementError(f"The {last} is not closed.", position, hint=hint)
     if statement:
         yield statement
+
+
+def _has_body(statement: Sequence[Token]) -> bool:
+    """Whether a statement creates a trigger or a function, whose body may contain semicolons."""
+    if not statement[0].is_word("CREATE"):
+        return False
+    kinds = (*_OBJECTS_WITH_BODY, *_OBJECTS_WITHOUT_BODY)
+    # The first of these words is the kind of the object; a later one may be its name.
+    kind = next(
+        (token for token in statement[:_MOST_TOKENS_TO_KIND] if token.is_word(*kinds)), None
+    )
+    return kind is not None and kind.is_word(*_OBJECTS_WITH_BODY)
+
+
+def _num_blocks_opened(tokens: Sequence[Token], index: int) -> int:
+    """1 if a token begins a block of a body, -1 if it ends one."""
+    token = tokens[index]
+    if token.is_word("END"):
+        # What END IF and the like end is not counted, because IF is also a function.
+        following = tokens[index + 1 : index + 2]
+        return 0 if following and following[0].is_word(*_UNCOUNTED_BLOCKS) else -1
+    is_after_end = tokens[index - 1].is_word("END")
+    return int(token.is_word("BEGIN") or (token.is_word("CASE") and not is_after_end))
 
 
 def _find_verb(tokens: Sequence[Token]) -> int | None:

@@ -202,6 +202,34 @@ def test_a_trigger_is_one_statement():
     assert [each.text for each in parse(f"{trigger}; SELECT 1")] == [trigger, "SELECT 1"]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "IF a THEN SELECT 1; ELSE SELECT 2; END IF; SELECT 3;",
+        "CASE a WHEN 1 THEN SELECT 1; END CASE; SELECT 3;",
+        "WHILE a DO SELECT 1; END WHILE; REPEAT SELECT 2; UNTIL a END REPEAT; SELECT 3;",
+        "LOOP BEGIN SELECT CASE a WHEN 1 THEN 2 END; END; END LOOP; SELECT 3;",
+    ],
+)
+def test_a_procedure_with_compound_statements_is_one_statement(body):
+    procedure = f"CREATE OR REPLACE DEFINER = `a`@`b` PROCEDURE p(a INT) BEGIN {body} END"
+    statements = parse(f"{procedure}; SELECT 4", "mysql")
+    assert [statement.text for statement in statements] == [procedure, "SELECT 4"]
+
+
+@pytest.mark.parametrize(
+    "create",
+    [
+        "CREATE TABLE event (id INTEGER, begin INTEGER)",
+        "CREATE TABLE IF NOT EXISTS function AS SELECT begin FROM t",
+        "CREATE UNIQUE INDEX trigger ON t (begin)",
+        "CREATE FUNCTION f(begin INTEGER) RETURNS INTEGER RETURN 1",
+    ],
+)
+def test_begin_opens_a_body_only_where_there_may_be_one(create):
+    assert [statement.text for statement in parse(f"{create}; SELECT 1")] == [create, "SELECT 1"]
+
+
 @pytest.mark.parametrize("text", ["", "  \n", ";;", "-- nothing\n"])
 def test_a_program_may_be_empty(text):
     assert parse(text) == ()
