@@ -78,6 +78,30 @@ def parse(text: str, dialect: str = "sqlite") -> tuple[Statement, ...]:
     )
 
 
+def is_complete(text: str, dialect: str) -> bool:
+    """Whether a program ends with the semicolon of a statement.
+
+    Semicolons in quotes, comments, brackets and bodies of triggers end no statement.
+
+    Args:
+        text: The beginning of a program.
+        dialect: As for `parse`.
+    """
+    try:
+        tokens = tokens_of(text, dialect)
+    except StatementError:  # A quote or a comment is not closed yet.
+        return False
+    if not tokens or not tokens[-1].is_symbol(";"):
+        return False
+    try:
+        parts = list(_split_statements(text, tokens))
+    except StatementError:
+        # More lines may close a bracket; any other error is for `parse` to report.
+        return sum(token.is_symbol(*_OPENS) - token.is_symbol(*_CLOSES) for token in tokens) <= 0
+    # A semicolon that belongs to a statement is one of its body.
+    return not parts or not parts[-1][-1].is_symbol(";")
+
+
 def _split_statements(text: str, tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
     """The tokens of each statement, without the semicolons between them.
 

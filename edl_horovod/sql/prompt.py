@@ -14,6 +14,7 @@ from prompt_toolkit.input import Input
 from prompt_toolkit.output import Output
 
 from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted, did_you_mean
+from edl_horovod.sql.parser import is_complete
 from edl_horovod.sql.session import Session
 from edl_horovod.sql.statements import Result
 
@@ -74,9 +75,10 @@ def run_prompt(
         source: Where keys are read from; None means the terminal.
         sink: Where the prompt is drawn; None means the terminal.
     """
+    dialect = session.context.engine.dialect
     prompt: PromptSession[str] = PromptSession(
         "edl> ",
-        multiline=Condition(lambda: _needs_more_lines(prompt.default_buffer.text)),
+        multiline=Condition(lambda: _needs_more_lines(prompt.default_buffer.text, dialect)),
         prompt_continuation=lambda width, *_: "...> ".rjust(width),
         completer=Words(lambda: names_to_complete(session)),
         complete_in_thread=True,
@@ -105,12 +107,13 @@ def run_prompt(
             show_error(error)
 
 
-def _needs_more_lines(text: str) -> bool:
+def _needs_more_lines(text: str, dialect: str) -> bool:
     """Whether Enter begins another line, because the last statement has no semicolon yet."""
     stripped = text.strip()
-    is_command = stripped.lower() in (*_EXIT_COMMANDS, "help", "")
-    is_complete = is_command or stripped.startswith(_COMMAND_PREFIXES) or stripped.endswith(";")
-    return not is_complete
+    if stripped.lower() in (*_EXIT_COMMANDS, "help", "") or stripped.startswith(_COMMAND_PREFIXES):
+        return False
+    # This is asked at each key, so a text without a semicolon is not split into tokens.
+    return ";" not in stripped or not is_complete(stripped, dialect)
 
 
 def _run_command(session: Session, text: str) -> Result | None:

@@ -46,6 +46,29 @@ def test_a_statement_ends_with_a_semicolon_and_may_have_lines(session, tmp_path)
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("keys", "row"),
+    [
+        ("SELECT name -- all;\rFROM employee; -- done\r", ("ann",)),
+        ("SELECT ';\r' AS x;\r", (";\n",)),
+        ("SELECT ( /* ; */ 1 -- ;\r) AS x;\r", (1,)),
+        ("CREATE TRIGGER g AFTER INSERT ON employee BEGIN SELECT 1;\rEND; SELECT 2 AS x;\r", (2,)),
+    ],
+)
+def test_a_semicolon_that_ends_no_statement_ends_no_input(session, keys, row):
+    shown, complaints = typed(session, f"{keys}exit\r")
+    assert complaints == []
+    assert shown[-1].rows == (row,)
+
+
+@pytest.mark.timeout(60)
+def test_a_bracket_too_many_is_told_at_once(session):
+    shown, complaints = typed(session, "SELECT 1);\rSELECT 1 AS n;\r\x04")
+    assert len(complaints) == 1
+    assert [result.columns for result in shown] == [("n",)]
+
+
+@pytest.mark.timeout(60)
 def test_an_error_is_told_and_the_prompt_goes_on(session):
     shown, complaints = typed(session, "SELECT a TO TRAIN x;\rSELECT 1 AS n;\r\x04")
     assert "INTO is missing" in str(complaints[0])
