@@ -56,6 +56,8 @@ class _ResultTable:
     """The table for the rows of a statement."""
 
     name: Name
+    parts: tuple[str, ...]
+    """The parts of the name as the database looks them up: table, or schema and table."""
     columns: Mapping[str, Kind]
     """The kinds of values by column."""
     exists: bool = False
@@ -65,11 +67,11 @@ class _ResultTable:
 
     @property
     def schema(self) -> str | None:
-        return self.name.parts[0] if len(self.name.parts) == 2 else None
+        return self.parts[0] if len(self.parts) == 2 else None
 
     @property
     def table(self) -> str:
-        return self.name.parts[-1]
+        return self.parts[-1]
 
 
 def evaluate(context: StatementContext, statement: Evaluate) -> Result:
@@ -259,7 +261,8 @@ def _result_table_of(
     kinds = dict(_LEADING_COLUMNS)
     for column in result_columns:
         kinds[column] = "number" if column in _NUMBER_COLUMNS else "text"
-    into = _ResultTable(name=name, columns=kinds, overwrite=overwrite)
+    parts = name.parts_in(context.engine.dialect)
+    into = _ResultTable(name=name, parts=parts, columns=kinds, overwrite=overwrite)
     with context.engine.connecting() as connection:
         schema = into.schema or context.engine.session_database(connection) or None
         inspector = sa.inspect(connection)

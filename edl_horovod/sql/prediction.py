@@ -62,9 +62,7 @@ def predict(context: StatementContext, statement: Predict) -> Result:
         statement, columns, stored, is_confined=context.settings.is_confined
     )
     target = statement.target
-    parts: tuple[str, ...] = ()
-    if target is not None:
-        parts = target.folded if context.engine.dialect == "postgres" else target.parts
+    parts = target.parts_in(context.engine.dialect) if target is not None else ()
     first_column = parts[-1] if len(parts) > 1 else DEFAULT_COLUMN
     names = _output_names(
         stored, first_column, columns=plan.columns, probabilities=plan.has_probabilities

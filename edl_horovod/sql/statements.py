@@ -142,6 +142,10 @@ class Name(_Part):
     def __str__(self) -> str:
         return ".".join(self.parts)
 
+    def parts_in(self, dialect: str) -> tuple[str, ...]:
+        """The parts as a database with this dialect looks them up."""
+        return self.folded if dialect == "postgres" else self.parts
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelName(_Part):

@@ -119,6 +119,14 @@ def test_evaluations_of_all_kinds_are_added_to_one_table_with_their_date(session
     assert len(rows) == 4
 
 
+@pytest.mark.parametrize("session", ENGINES, indirect=True)
+def test_the_table_of_results_is_the_one_that_the_database_means_by_its_name(session):
+    evaluate = "SELECT * FROM t EVALUATE LABEL y USING p INTO History;"
+    *_, added, by_name = run(session, f"{evaluate}{evaluate}SELECT * FROM History")
+    assert "4 more rows" in added.message
+    assert len(by_name) == 8
+
+
 def test_a_table_of_others_gets_no_rows(session):
     with pytest.raises(DataError):
         run(session, "SELECT * FROM t EVALUATE LABEL y USING p INTO t")
