@@ -115,10 +115,19 @@ def _options(database_url: DatabaseURL, *, is_confined: bool) -> dict[str, Any]:
         # Its default pool keeps one connection, which an in-memory database needs.
         return {"connect_args": {"config": DUCKDB_CONFIG}} if is_confined else {}
     has_timeout = "connect_timeout" in database_url.url.query
-    options = {} if has_timeout else {"connect_timeout": CONNECT_SECONDS}
-    if is_confined and database_url.dialect == "mysql":
-        options |= MYSQL_ARGUMENTS
+    options: dict[str, Any] = {} if has_timeout else {"connect_timeout": CONNECT_SECONDS}
+    if database_url.dialect == "mysql":
+        options |= {"conv": _mysql_converters(), **(MYSQL_ARGUMENTS if is_confined else {})}
     return {"poolclass": sa.NullPool, "connect_args": options, "isolation_level": "AUTOCOMMIT"}
+
+
+def _mysql_converters() -> dict[Any, Any]:
+    """The driver's converters, with whole numbers for values of BIT, which it returns as bytes."""
+    bit = importlib.import_module("pymysql.constants.FIELD_TYPE").BIT
+    return {
+        **importlib.import_module("pymysql.converters").conversions,
+        bit: lambda value: int.from_bytes(value, "big"),
+    }
 
 
 def _disable_implicit_transactions(connection: Any, _: Any) -> None:

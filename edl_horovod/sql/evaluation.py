@@ -137,7 +137,7 @@ def _column_values(
     with context.engine.reading(statement.select) as rows:
         while batch := rows.fetch(BATCH_ROWS):
             for column, index in zip(values, indices, strict=True):
-                column += [row[index] for row in batch]
+                column += [_decoded(row[index]) for row in batch]
     for column, index in zip(values, indices, strict=True):
         if num_empty := column.count(None):
             raise DataError(
@@ -322,7 +322,12 @@ def _labels(table: ExportedTable, stored: StoredModel) -> NDArray[Any]:
     name = stored.about.label
     files = sorted(table.data.glob("*.parquet"))
     parts = [pq.read_table(file, columns=[name]).column(0).to_pylist() for file in files]
-    return np.array([value for part in parts for value in part])
+    return np.array([_decoded(value) for part in parts for value in part])
+
+
+def _decoded(value: Any) -> Any:
+    """Bytes as the text that a training makes of them; any other value unchanged."""
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
 def _outputs(folder: Path, classes: tuple[Any, ...]) -> dict[str, NDArray[Any]]:

@@ -52,6 +52,18 @@ def test_values_arrive_as_they_are(request, name, tmp_path):
     }
 
 
+def test_bits_are_whole_numbers(mariadb, tmp_path):
+    mariadb.run(
+        "CREATE TABLE t (flag BIT(1), mask BIT(12))",
+        "INSERT INTO t VALUES (b'0', b'100000000001'), (NULL, b'10')",
+    )
+    assert mariadb.run("SELECT * FROM t") == [(0, 2049), (None, 2)]
+    with open_engine(mariadb.url) as engine:
+        table = export(engine, "SELECT * FROM t", tmp_path / "out", nulls={"flag": 1}, tell=print)
+    assert [column.kind for column in table.columns] == ["integer", "integer"]
+    assert pq.read_table(table.data).to_pylist()[1] == {"flag": 1, "mask": 2}
+
+
 def test_timestamps_with_zones_and_booleans(postgresql, tmp_path):
     select = (
         "SELECT TIMESTAMPTZ '2026-01-31 12:00+02' AS at, true AS yes, i FROM"

@@ -257,6 +257,13 @@ def test_metrics_and_importances_go_into_tables(session, database):
     assert count.rows == (("c@2", num_rows),)
 
 
+def test_labels_of_bytes_are_classes_of_text(session, database):
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE employee SET role = CAST(role AS BLOB)")
+    *_, evaluated = run(session, CLASSIFIED + "SELECT * FROM employee EVALUATE c")
+    assert evaluated.metrics["accuracy"] == 1.0
+
+
 def test_metrics_never_replace_another_table(session, database):
     before = rows_of(database, "employee")
     text = "SELECT * FROM employee EVALUATE c WITH validation.overwrite=True INTO employee"
