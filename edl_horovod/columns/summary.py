@@ -17,6 +17,7 @@ from edl_horovod.errors import DataError, did_you_mean
 from edl_horovod.records.examples import texts_of
 
 __all__ = [
+    "MAX_CLASSES",
     "Classes",
     "TableSummary",
     "arrays_of",

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from edl_horovod.columns.summary import MAX_CLASSES
 from edl_horovod.errors import DataError
 from edl_horovod.sql import planning
 from edl_horovod.sql.context import StatementContext
@@ -154,7 +155,7 @@ def _compare(
     """The metrics of numbers if all values are numbers, else of classes.
 
     Raises:
-        DataError: Only one of the columns has numbers.
+        DataError: Only one of the columns has numbers, or there are too many classes.
     """
     are_numbers = [all(map(_is_number, values)) for values in (labels, predicted)]
     if are_numbers == [True, True]:
@@ -165,6 +166,13 @@ def _compare(
         hint = "Cast one of them in the SELECT: two columns of text are compared as classes."
         raise DataError(problem, received=f"LABEL {names[0]} USING {names[1]}", hint=hint)
     classes = tuple(sorted({str(value) for value in (*labels, *predicted)}))
+    if len(classes) > MAX_CLASSES:
+        raise DataError(
+            f"The columns {names[0]!r} and {names[1]!r} have {len(classes):,} classes, and at most"
+            f" {MAX_CLASSES:,} are compared.",
+            received=f"LABEL {names[0]} USING {names[1]}",
+            hint="Cast numbers to a numeric type in the SELECT, or select columns of classes.",
+        )
     truth, chosen = (_class_numbers(values, classes) for values in (labels, predicted))
     return class_metrics(truth, chosen, classes)
 

@@ -95,6 +95,16 @@ def test_two_columns_of_one_name_are_not_compared(session, clauses):
     run(session, f"{select.replace('b.y', 'b.y AS other')} EVALUATE LABEL a.y USING other")
 
 
+def test_columns_of_many_different_texts_are_not_compared(session):
+    select = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {num_classes})"
+        " SELECT 'a' || i AS a, 'a' || i AS b FROM n EVALUATE LABEL a USING b"
+    )
+    with pytest.raises(DataError, match="1,001 classes"):
+        run(session, select.format(num_classes=1001))
+    assert run(session, select.format(num_classes=50))[0].metrics["accuracy"] == 1
+
+
 def test_no_row_is_an_error(session):
     with pytest.raises(DataError):
         run(session, "SELECT * FROM t WHERE id > 9 EVALUATE LABEL y USING p")
