@@ -453,7 +453,9 @@ class _ExactReader:
             if _EXACT_TYPES & {*map(type, values)}:
                 digits = list(map(_lossy_digits, values))
             if any(digits):
-                decimals = [value for value in values if isinstance(value, Decimal)]
+                decimals = [
+                    value for value in values if isinstance(value, Decimal) and value.is_finite()
+                ]
                 scales = [-int(value.as_tuple().exponent) for value in decimals]
                 self.scales[number] = max(self.scales[number] or 0, *scales, 0)
             texts[f"exact_{number}"] = pa.array(digits, pa.string())

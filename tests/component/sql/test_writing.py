@@ -372,6 +372,13 @@ def test_a_new_table_keeps_all_digits_of_the_users_columns(people, predict):
     assert found == [(large, whole, 0.125, 10.0), (7, -whole, 3, 20.0)]
 
 
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_a_new_table_takes_no_decimals_that_are_not_finite(postgresql, predict, value):
+    select = f"SELECT x FROM (VALUES (1.25), (CAST('{value}' AS NUMERIC))) AS t(x)"
+    with pytest.raises(DataError, match=r"'x' holds a number that is not finite, in row 2"):
+        predict(postgresql, select, ("scores", "score"))
+
+
 @pytest.mark.parametrize("num_whole", [1, 6000])  # More are not in the first block of rows.
 def test_whole_numbers_among_fractions_keep_their_digits(sqlite, predict, num_whole):
     sqlite.run(
