@@ -377,6 +377,8 @@ def exact_type(engine: Engine, kind: Kind, declared: str, scale: int | None) -> 
     """
     if engine.dialect == "sqlite" and kind in ("integer", "number"):
         return DeclaredType("" if scale is not None else declared)
+    if engine.dialect == "postgres" and kind == "timestamp" and declared.startswith("timestamptz"):
+        return sa.DateTime(timezone=True)
     if kind != "number" or scale is None:
         return SQL_TYPES[kind]
     return mysql.DECIMAL(_MYSQL_DIGITS, scale) if engine.dialect == "mysql" else sa.Numeric()

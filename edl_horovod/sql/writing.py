@@ -5,7 +5,6 @@ ALTER TABLE by itself, so there it may leave a new column that is empty. Staged 
 temporary table, which the engine drops with the connection.
 """
 
-import datetime
 import itertools
 import math
 import secrets
@@ -331,7 +330,8 @@ class _TableWriter:
             sa.Column(f"edl_value_{number}", type_)
             for number, type_ in enumerate((*selected.values(), *predicted.values()))
         ]
-        with self._stage(values, _exact_rows(engine, rows, len(selected))) as (staged, num_rows):
+        exact_rows = _exact_rows(engine, rows, list(selected.values()))
+        with self._stage(values, exact_rows) as (staged, num_rows):
             select = f"SELECT {expressions} FROM {staged.name} ORDER BY edl_row"
             if engine.dialect == "mysql":
                 # One atomic statement: CREATE TABLE cannot be part of a transaction.
@@ -531,21 +531,28 @@ def _table_clause(plan: TargetPlan, table_columns: Iterable[str]) -> sa.TableCla
     return sa.table(plan.table.name, *columns, schema=plan.table.schema or None)
 
 
-def _exact_rows(engine: Engine, rows: Iterable[_Row], num_columns: int) -> Iterator[_Row]:
+def _exact_rows(
+    engine: Engine, rows: Iterable[_Row], types: Sequence[sa.types.TypeEngine[Any]]
+) -> Iterator[_Row]:
     """The selected values with all of their digits, and the predictions."""
     exact_number = int if engine.dialect == "sqlite" else Decimal
+    num_columns = len(types)
+    # Timestamps are in UTC in the key data, whether their column has a time zone or not.
+    naive_positions = [
+        position
+        for position, type_ in enumerate(types)
+        if isinstance(type_, sa.DateTime) and not type_.timezone
+    ]
     for row in rows:
         values, digits = row[:num_columns], row[num_columns : 2 * num_columns]
-        selected = (
-            _without_zone(value) if exact is None else exact_number(exact)
+        selected: list[Any] = [
+            value if exact is None else exact_number(exact)
             for value, exact in zip(values, digits, strict=True)
-        )
+        ]
+        for position in naive_positions:
+            if selected[position] is not None:
+                selected[position] = selected[position].replace(tzinfo=None)
         yield (*selected, *row[2 * num_columns :])
-
-
-def _without_zone(value: Any) -> Any:
-    """A timestamp in UTC without its time zone; any other value unchanged."""
-    return value.replace(tzinfo=None) if isinstance(value, datetime.datetime) else value
 
 
 def _batches(rows: Iterable[_Row]) -> Iterator[list[_Row]]:

@@ -372,6 +372,20 @@ def test_a_new_table_keeps_all_digits_of_the_users_columns(people, predict):
     assert found == [(large, whole, 0.125, 10.0), (7, -whole, 3, 20.0)]
 
 
+def test_a_new_table_keeps_the_zones_of_timestamps(postgresql, predict):
+    postgresql.run(
+        "CREATE TABLE t (id INTEGER, at TIMESTAMPTZ(3), plain TIMESTAMP)",
+        "INSERT INTO t VALUES (1, '2026-01-31 12:00+02', '2026-01-31 12:00')",
+    )
+    predict(postgresql, "SELECT id, at, plain FROM t ORDER BY id", ("scores", "score"))
+    # In another zone a timestamp without one would be another time.
+    same = "SET timezone TO 'Asia/Tokyo'", "SELECT id, at, plain FROM scores EXCEPT SELECT * FROM t"
+    assert postgresql.run(*same) == []
+    assert postgresql.run("SELECT pg_typeof(at)::text FROM scores")[0] == (
+        "timestamp with time zone",
+    )
+
+
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
 def test_a_new_table_takes_no_decimals_that_are_not_finite(postgresql, predict, value):
     select = f"SELECT x FROM (VALUES (1.25), (CAST('{value}' AS NUMERIC))) AS t(x)"
