@@ -8,7 +8,6 @@ import inspect
 import itertools
 import logging
 import os
-import re
 import signal
 import sys
 import zlib
@@ -20,6 +19,7 @@ import pytest
 from tests import databases
 from tests.frameworks import HALVES, is_there
 from tests.integration.which_frameworks import EACH
+from tests.later import evaluate_later, run_later_blocks
 
 # An example may take as long as it likes, and so may its making: on a busy machine any of them can.
 hypothesis.settings.register_profile(
@@ -52,7 +52,6 @@ BROUGHT_BY = {
     "torch": "torch",
 }
 """Packages that only the set-up of a framework installs."""
-NO_MODULE = re.compile(r"No module named '(\w+)'")
 
 
 def pytest_configure(config):
@@ -102,22 +101,26 @@ def pytest_unconfigure():
     gc.unfreeze()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector):
-    """Skip a file of tests that imports a framework which is not set up."""
-    report = yield
-    missing = NO_MODULE.search(str(report.longrepr)) if report.failed else None
-    framework = BROUGHT_BY.get(missing[1]) if missing else None
-    if framework and not is_there(HALVES[framework]):
-        report.outcome = "skipped"
-        report.longrepr = (str(collector.path), 0, f"make setup FRAMEWORKS={HALVES[framework]}")
-    return report
-
-
 def pytest_runtest_setup(item):
     """Skip what changes a machine as only root may: small file systems, control groups."""
     if item.get_closest_marker("root") and os.geteuid() != 0:
         pytest.skip("only root may do this: make test-all")
+
+
+@pytest.hookimpl(tryfirst=True, specname="pytest_runtest_setup")
+def import_what_a_test_needs(item):
+    """Import what the test's file needs; without its framework the test is skipped."""
+    if not isinstance(item, pytest.Function):
+        return
+    try:
+        run_later_blocks(item.module)
+    except ModuleNotFoundError as error:
+        framework = BROUGHT_BY.get(error.name)
+        if framework is None or is_there(HALVES[framework]):
+            raise
+        pytest.skip(f"make setup FRAMEWORKS={HALVES[framework]}")
+    if hasattr(item, "callspec"):
+        evaluate_later(item.callspec.params, item.module)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import boto3
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Response
 
@@ -54,7 +52,9 @@ class S3Server:
         return answer(environ, start_response)
 
     def __post_init__(self):
-        self._moto = DomainDispatcherApplication(create_backend_app)
+        from moto.moto_server import werkzeug_app
+
+        self._moto = werkzeug_app.DomainDispatcherApplication(werkzeug_app.create_backend_app)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -66,6 +66,8 @@ class S3Server:
         return [r for r in self.requests if r.method == "GET" and r.key.endswith(suffix)]
 
     def put(self, name: str, data: bytes) -> None:
+        import boto3  # Only the few tests that need it wait for its import.
+
         client = boto3.client(
             "s3",
             endpoint_url=self.url,

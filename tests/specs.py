@@ -16,3 +16,18 @@ def with_methods(loaded, **methods):
         {"__module__": kind.__module__, **{n: staticmethod(m) for n, m in methods.items()}},
     )
     return replace(loaded, spec=spec)
+
+
+OPTIMIZERS = [
+    {"class_name": name, "config": {"learning_rate": 0.05, **settings}}
+    for name, settings in [
+        ("SGD", {"momentum": 0.9}),
+        ("Adam", {"use_ema": True, "ema_momentum": 0.9}),
+        ("SGD", {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 7}),
+        ("AdamW", {"weight_decay": 0.1, "clipnorm": 0.5}),
+        ("AdamW", {"weight_decay": 0.5, "exclude": ["bias"]}),
+        ("SGD", {"gradient_accumulation_steps": 5}),
+        ("SGD", {"loss_scale_factor": 128.0}),
+    ]
+]
+"""Optimizers as Keras writes one down, for the model `fitted` of the zoo of tests."""

@@ -6,12 +6,11 @@ import threading
 import numpy as np
 import torch
 
-from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.torch.step import TorchStep
 from edl_horovod.frameworks.values import Batch
+from tests.jobs import NO_OPTIONS
 
-NO_OPTIONS = StepOptions()
 CPU = ComputeOptions(torch.device("cpu"))
 WAIT_SECONDS = 60
 

@@ -4,15 +4,18 @@ import signal
 
 import numpy as np
 import pytest
-import torch
 
 from edl_horovod import trained_model
 from edl_horovod.job.directory import JobDir
 from edl_horovod.ledger import prove, read_losses
 from edl_horovod.trained_model.params import read_params
 from tests import counting_job
+from tests.later import LATER
 from tests.records import write_records
 from tests.waiting import wait_until
+
+if LATER:
+    import torch
 
 NUM_RECORDS, BATCH, EPOCHS = 240, 24, 4
 TOLERANCE = 1e-3

@@ -10,7 +10,10 @@ import pytest
 from edl_horovod import trained_model
 from edl_horovod.records.reader import Reader
 from edl_horovod.trained_model.params import read_params
-from tests.zoo import texts
+from tests.later import LATER
+
+if LATER:
+    from tests.zoo import texts
 
 NUM_RECORDS = 200
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from edl_horovod import trained_model
 from edl_horovod.coordinator import tokens
@@ -21,9 +20,13 @@ from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.ring.checkpoint import read_tensors
 from edl_horovod.trained_model.params import read_params
 from tests.integration.conftest import ZOO, Job, edl, for_framework
+from tests.later import LATER
 from tests.ports import free_port
 from tests.records import example
 from tests.waiting import wait_until
+
+if LATER:
+    from sklearn.datasets import load_digits
 
 PARTIES = {"north": 96, "south": 60, "west": 144}
 """Records of the parties."""

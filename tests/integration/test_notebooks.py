@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import REPOSITORY
+from tests.later import LATER
 from tests.waiting import wait_until
 
-pytest.importorskip("tensorflow")
-pytest.importorskip("nbclient", reason="needs the extra [dev]")
-pytest.importorskip("pandas", reason="needs the extra [notebook]")
+if LATER:
+    pytest.importorskip("tensorflow")
+    pytest.importorskip("nbclient", reason="needs the extra [dev]")
+    pytest.importorskip("pandas", reason="needs the extra [notebook]")
 
 SPEC = importlib.util.spec_from_file_location("notebooks", REPOSITORY / ".ci" / "notebooks.py")
 notebooks = importlib.util.module_from_spec(SPEC)

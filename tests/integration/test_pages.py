@@ -13,9 +13,11 @@ import pytest
 
 from edl_horovod.job.directory import JobDir
 from tests.integration.conftest import REPOSITORY, run_script
+from tests.later import LATER
 from tests.snippets import WALKED, snippets_in
 
-pytest.importorskip("tensorflow")
+if LATER:
+    pytest.importorskip("tensorflow")
 
 IN_TORCH = {
     "docs/how-to/coming-from/horovod.md",

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import REPOSITORY, ZOO
+from tests.later import LATER
 from tests.records import write_records
 
-nbclient = pytest.importorskip("nbclient", reason="needs the extra [dev]")
-nbformat = pytest.importorskip("nbformat", reason="needs the extra [dev]")
+if LATER:
+    nbclient = pytest.importorskip("nbclient", reason="needs the extra [dev]")
+    nbformat = pytest.importorskip("nbformat", reason="needs the extra [dev]")
 
 BEFORE = """
 import logging, os, signal, sys, threading

@@ -6,7 +6,7 @@ from kubernetes import config as k8s_config
 from edl_horovod.cluster import manifest
 from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.credentials import Place
-from edl_horovod.config.compose import compose
+from tests.jobs import config_of
 from tests.kube import job_controller, mpi_operator
 from tests.kube.apiserver.admission import User
 from tests.kube.apiserver.server import ADMIN_TOKEN
@@ -38,7 +38,7 @@ class Lab:
         )
 
     def submit(self, *overrides: str, name: str = "mnist") -> None:
-        config = compose("train", [*TRAIN, *overrides])
+        config = config_of("train", [*TRAIN, *overrides])
         job = manifest.job_manifests(config, name=name, namespace="default", secret=b"s" * 32)
         for part in job.all:
             self.cluster.create(part)

@@ -9,9 +9,12 @@ import pytest
 
 from edl_horovod.files.whole_file import read_json
 from edl_horovod.job import events
-from tests.integration.test_federated import write_data
+from tests.later import LATER
 from tests.netns.job import REPOSITORY, VARIABLES
 from tests.waiting import wait_until
+
+if LATER:
+    from tests.integration.test_federated import write_data
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(400)]
 

@@ -11,10 +11,13 @@ import yaml
 
 from edl_horovod.job import events
 from tests.component.cluster.test_golden import K8S, rendered
-from tests.integration.test_federated import write_data
+from tests.later import LATER
 from tests.netns import kubelet
 from tests.netns.cluster_job import Job
 from tests.netns.job import REPOSITORY
+
+if LATER:
+    from tests.integration.test_federated import write_data
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(500)]
 

@@ -6,18 +6,6 @@ import tensorflow as tf
 from edl_horovod import ElasticDLSpec
 
 NUM_FEATURES = 6
-OPTIMIZERS = [
-    {"class_name": name, "config": {"learning_rate": 0.05, **settings}}
-    for name, settings in [
-        ("SGD", {"momentum": 0.9}),
-        ("Adam", {"use_ema": True, "ema_momentum": 0.9}),
-        ("SGD", {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 7}),
-        ("AdamW", {"weight_decay": 0.1, "clipnorm": 0.5}),
-        ("AdamW", {"weight_decay": 0.5, "exclude": ["bias"]}),
-        ("SGD", {"gradient_accumulation_steps": 5}),
-        ("SGD", {"loss_scale_factor": 128.0}),
-    ]
-]
 
 
 class Partly(keras.layers.Layer):

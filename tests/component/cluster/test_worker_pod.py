@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.config import resolved
-from edl_horovod.config.compose import compose
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir
+from tests.jobs import config_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(120)
@@ -33,7 +33,7 @@ class Pod:
         self.ready_dir.mkdir()
         self._folder = folder
         (folder / "secret").write_bytes(SECRET)
-        config = compose(
+        config = config_of(
             "train",
             [
                 "launch=kubernetes",

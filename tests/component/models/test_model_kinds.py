@@ -11,11 +11,14 @@ import pytest
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, UserCodeError
-from edl_horovod.frameworks.keras.plain_models import PLAIN_MODELS
 from edl_horovod.models import zoo as model_zoo
 from edl_horovod.models.zoo import LoadedSpec, Overrides, list_definitions
 from edl_horovod.spec import Mode
+from tests.later import LATER
 from tests.records import example
+
+if LATER:
+    from edl_horovod.frameworks.keras.plain_models import PLAIN_MODELS
 
 ZOO = Path(__file__).parents[2] / "zoo"
 HEAD = "import keras, tensorflow as tf\n"
@@ -41,7 +44,8 @@ class {name}(keras.Model):
     def default_input(dataset, mode):
         return dataset
 """
-load_spec = functools.partial(model_zoo.load_spec, plain_models=PLAIN_MODELS)
+if LATER:
+    load_spec = functools.partial(model_zoo.load_spec, plain_models=PLAIN_MODELS)
 LABELS = np.array([[0.0], [1.0], [2.0]], np.float32)
 OUTPUTS = np.array([[0.5], [1.0], [4.0]], np.float32)
 VALUES = {"labels": LABELS, "outputs": OUTPUTS}

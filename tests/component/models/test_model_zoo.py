@@ -6,16 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image
 
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.frameworks.keras.framework import FRAMEWORK
-from edl_horovod.frameworks.keras.model import KerasModel
 from edl_horovod.models import zoo_files
 from edl_horovod.models.zoo import list_definitions, load_spec
 from edl_horovod.spec import Mode
+from tests.later import LATER
+
+if LATER:
+    import tensorflow as tf
+
+    from edl_horovod.frameworks.keras.framework import FRAMEWORK
+    from edl_horovod.frameworks.keras.model import KerasModel
 
 ZOO = Path(__file__).parents[3] / "model_zoo"
 

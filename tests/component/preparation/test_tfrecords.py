@@ -5,10 +5,13 @@ import sys
 import textwrap
 
 import pytest
-import tensorflow as tf
 
 from edl_horovod.errors import DataError
 from edl_horovod.records.reader import Reader
+from tests.later import LATER
+
+if LATER:
+    import tensorflow as tf
 
 RECORDS = [b"first", b"", bytes(70_000), b"\x00\x01"]
 

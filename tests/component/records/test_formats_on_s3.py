@@ -8,14 +8,17 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
-import tensorflow as tf
 
 from edl_horovod.config.schema import DataConfig
 from edl_horovod.records.job_data import open_source
 from edl_horovod.records.source import JobFolders
 from tests.columns import plain
+from tests.later import LATER
 from tests.mds_shards import shard
 from tests.s3_server import serve
+
+if LATER:
+    import tensorflow as tf
 
 COUNT = 3000
 X = np.random.default_rng(3).normal(size=(COUNT, 200))

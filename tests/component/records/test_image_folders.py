@@ -2,10 +2,8 @@
 
 import os
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image
 
 from edl_horovod.config.schema import DataConfig
@@ -14,6 +12,11 @@ from edl_horovod.records.as_trained import as_trained, columns_from_json, column
 from edl_horovod.records.job_data import open_source
 from edl_horovod.records.reader import Reader
 from tests.columns import read_columns
+from tests.later import LATER
+
+if LATER:
+    import keras
+    import tensorflow as tf
 
 CLASSES = {"dog": 3, "Cat": 2, "ant": 1}
 

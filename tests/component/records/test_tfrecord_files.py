@@ -4,11 +4,14 @@ import logging
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from edl_horovod.errors import DataError
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.tfrecord_format import CHUNK_BYTES
+from tests.later import LATER
+
+if LATER:
+    import tensorflow as tf
 
 SMALL = [b"first", b"", bytes(range(256)) * 3, b"last"]
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.config.compose import compose
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
 from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Dismissed
 from edl_horovod.tasks import warm as prepare
 from tests.alone import ME, Alone
+from tests.jobs import config_of
 from tests.records import write_records
 from tests.watched_framework import watch
 
@@ -72,7 +72,7 @@ def train(tmp_path, monkeypatch, watched):
             "overwrite": "true",
         }
         settings = [f"{key}={value}" for key, value in defaults.items() if key not in given]
-        config = compose("train", [*settings, *overrides])
+        config = config_of("train", [*settings, *overrides])
         Path(config.job_dir).mkdir(exist_ok=True)
         path = JobDir.of(config).events
         with EventLog(path, "test") as log, prepare.make_warm(config, log, ME) as work:

@@ -1,35 +1,40 @@
 """Hooks of callbacks that Keras calls for each batch: they look, on the leader, or are refused."""
 
-import keras
 import numpy as np
 import pytest
 
 from edl_horovod.errors import UserCodeError
+from tests.later import LATER
+
+if LATER:
+    import keras
 
 PER_STEP = "callbacks.per_step=true"
 STEPS_PER_EPOCH = 5
 
 
-class Looks(keras.callbacks.Callback):
-    """Looks at everything that a hook may look at, and counts."""
+if LATER:
 
-    def __init__(self):
-        super().__init__()
-        self.told, self.losses, self.rates, self.num_batches = [], [], [], 0
-        self.norms = []
+    class Looks(keras.callbacks.Callback):
+        """Looks at everything that a hook may look at, and counts."""
 
-    def on_train_batch_begin(self, batch, logs=None):
-        self.told.append(f"> {batch}")
+        def __init__(self):
+            super().__init__()
+            self.told, self.losses, self.rates, self.num_batches = [], [], [], 0
+            self.norms = []
 
-    def on_train_batch_end(self, batch, logs=None):
-        self.told.append(f"< {batch}")
-        self.losses.append(logs["loss"])
-        self.rates.append(float(self.model.optimizer.learning_rate.numpy()))
-        self.norms.append(float(np.linalg.norm(self.model.get_weights()[0])))
-        self.num_batches += 1
+        def on_train_batch_begin(self, batch, logs=None):
+            self.told.append(f"> {batch}")
 
-    def on_epoch_end(self, epoch, logs=None):
-        self.told.append(f"epoch {epoch}")
+        def on_train_batch_end(self, batch, logs=None):
+            self.told.append(f"< {batch}")
+            self.losses.append(logs["loss"])
+            self.rates.append(float(self.model.optimizer.learning_rate.numpy()))
+            self.norms.append(float(np.linalg.norm(self.model.get_weights()[0])))
+            self.num_batches += 1
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.told.append(f"epoch {epoch}")
 
 
 def test_they_are_called_around_each_step_with_the_means_of_the_epoch_so_far(train, use):

@@ -2,36 +2,41 @@
 
 import csv
 
-import keras
 import numpy as np
 import pytest
 
 from edl_horovod.callbacks import LearningRateScheduler, MaxSteps
 from edl_horovod.errors import UserCodeError
+from tests.later import LATER
+
+if LATER:
+    import keras
 
 EPOCHS = "train.epochs=4"
 STEPS_PER_EPOCH = 5
 
 
-class Recorder(keras.callbacks.Callback):
-    def __init__(self):
-        super().__init__()
-        self.told = []
-        self._rates = []
+if LATER:
 
-    def on_train_begin(self, logs=None):
-        self.told.append("begin")
+    class Recorder(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.told = []
+            self._rates = []
 
-    def on_epoch_begin(self, epoch, logs=None):
-        self.told.append(f"> {epoch}")
+        def on_train_begin(self, logs=None):
+            self.told.append("begin")
 
-    def on_epoch_end(self, epoch, logs=None):
-        self.told.append(f"< {epoch}")
-        self._rates.append(float(self.model.optimizer.learning_rate))
-        self.logs = logs
+        def on_epoch_begin(self, epoch, logs=None):
+            self.told.append(f"> {epoch}")
 
-    def on_train_end(self, logs=None):
-        self.told.append("end")
+        def on_epoch_end(self, epoch, logs=None):
+            self.told.append(f"< {epoch}")
+            self._rates.append(float(self.model.optimizer.learning_rate))
+            self.logs = logs
+
+        def on_train_end(self, logs=None):
+            self.told.append("end")
 
 
 def test_they_are_told_of_each_epoch_once_with_the_means_of_all_steps(train, use, tmp_path):
@@ -127,9 +132,11 @@ def test_the_model_is_written_without_its_optimizer(train, use, tmp_path):
     assert getattr(model, "optimizer", None) is None
 
 
-class Raises(keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        raise KeyError("no such log")
+if LATER:
+
+    class Raises(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            raise KeyError("no such log")
 
 
 @pytest.mark.parametrize(

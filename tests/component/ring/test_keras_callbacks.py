@@ -3,13 +3,16 @@
 import csv
 import glob
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.records.reader import Reader
+from tests.later import LATER
+
+if LATER:
+    import keras
+    import tensorflow as tf
 
 PER_STEP = "callbacks.per_step=true"
 STEPS_PER_EPOCH = 5
@@ -17,11 +20,13 @@ EPOCHS = 6
 IN_ORDER = ("data_plan.shuffle=false", "data_plan.lanes=1", f"train.epochs={EPOCHS}")
 
 
-class Begins(keras.callbacks.Callback):
-    """Remembers the weights that the training begins with."""
+if LATER:
 
-    def on_train_begin(self, logs=None):
-        self.weights = self.model.get_weights()
+    class Begins(keras.callbacks.Callback):
+        """Remembers the weights that the training begins with."""
+
+        def on_train_begin(self, logs=None):
+            self.weights = self.model.get_weights()
 
 
 def by_fit(tmp_path, weights, callbacks):

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from edl_horovod.frameworks.base import CollectiveFailed
+from tests.later import LATER
+
+if LATER:
+    import tensorflow as tf
 
 
 @pytest.mark.long

@@ -1,9 +1,13 @@
 """What `train.*` makes of a training, by one process."""
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
+
+from tests.later import LATER
+
+if LATER:
+    import keras
+    import tensorflow as tf
 
 EPOCHS = "train.epochs=2"
 

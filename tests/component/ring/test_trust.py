@@ -2,11 +2,11 @@
 
 import pytest
 
-from edl_horovod.config.compose import compose
 from edl_horovod.errors import DataError
 from edl_horovod.job.events import EventLog
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.tasks import warm as prepare
+from tests.jobs import config_of
 
 ME = WorkerIdentity(host="localhost", slot=0)
 
@@ -22,7 +22,7 @@ def changed_model(train, tmp_path):
 
 def open_model(model, tmp_path, *more):
     settings = [f"trained_model={model}", f"data={tmp_path / 'data'}", "output=o", *more]
-    config = compose("evaluate", settings)
+    config = config_of("evaluate", settings)
     with EventLog(tmp_path / "e.jsonl", "test") as log, prepare.make_warm(config, log, ME):
         pass
 

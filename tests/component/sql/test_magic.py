@@ -7,8 +7,10 @@ import pytest
 
 from edl_horovod.errors import ConfigError
 from edl_horovod.sql.statements import Result, StatementError
+from tests.later import LATER
 
-testing = pytest.importorskip("IPython.testing.globalipapp")
+if LATER:
+    testing = pytest.importorskip("IPython.testing.globalipapp")
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import log_loss
 
 from edl_horovod.columns.summary import summarize
 from edl_horovod.config.compose import compose
@@ -16,6 +14,11 @@ from edl_horovod.errors import DataError, JobFailed
 from edl_horovod.sql.baselines import compare
 from edl_horovod.sql.session import open_session
 from edl_horovod.sql.settings import read_settings
+from tests.later import LATER
+
+if LATER:
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.metrics import log_loss
 
 ENGINES = ["sqlite", "postgresql"]
 

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from edl_horovod.config.schema import JobConfig, TrainConfig
 from edl_horovod.errors import ConfigError, DataError, OutputError, UserCodeError
 from edl_horovod.files import marker
 from edl_horovod.files.output_dir import staged
 from edl_horovod.frameworks.base import CollectiveFailed
-from edl_horovod.frameworks.keras.framework import FRAMEWORK
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog, read
 from edl_horovod.models import zoo
@@ -25,7 +23,13 @@ from edl_horovod.spec import Mode
 from edl_horovod.tasks import predict as module
 from edl_horovod.tasks.opening import Opening, Trained
 from edl_horovod.tasks.predict import SEGMENT_STEPS, PredictWork
+from tests.later import LATER
 from tests.records import write_records
+
+if LATER:
+    import tensorflow as tf
+
+    from edl_horovod.frameworks.keras.framework import FRAMEWORK
 
 NUM_RECORDS, BATCH, NUM_LANES = 1000, 16, 16
 NUM_SEGMENTS = -(-NUM_RECORDS // (BATCH * SEGMENT_STEPS))

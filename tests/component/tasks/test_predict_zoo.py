@@ -6,14 +6,17 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from edl_horovod.frameworks.keras.batches import KerasBatches
-from edl_horovod.frameworks.keras.model import KerasModel
 from edl_horovod.models import zoo
 from edl_horovod.records.index import Index
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.spec import Mode
+from tests.later import LATER
+
+if LATER:
+    from edl_horovod.frameworks.keras.batches import KerasBatches
+    from edl_horovod.frameworks.keras.model import KerasModel
 
 ZOO = Path(__file__).parents[3] / "model_zoo"
 MODELS = ("mnist_functional_api", "mnist_subclass", "cifar10_functional_api", "cifar10_subclass")

@@ -8,8 +8,10 @@ import yaml
 
 from edl_horovod.cli.main import main
 from tests.frameworks import is_there
+from tests.later import LATER
 
-torch = pytest.importorskip("torch")
+if LATER:
+    torch = pytest.importorskip("torch")
 
 
 @pytest.fixture

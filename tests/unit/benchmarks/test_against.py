@@ -2,11 +2,15 @@
 
 import zipfile
 
-import h5py
 import pytest
 
 from benchmarks.against.speed import stall, step_seconds
-from benchmarks.against.weights import differences, digest
+from tests.later import LATER
+
+if LATER:
+    import h5py
+
+    from benchmarks.against.weights import differences, digest
 
 
 def saved(path, *, kernel=(1.0, 2.0), name="dense", date=(2026, 1, 2, 0, 0, 0)):

@@ -9,7 +9,6 @@ import pytest
 
 from edl_horovod import job as job_package
 from edl_horovod.config import resolved
-from edl_horovod.config.compose import compose
 from edl_horovod.errors import OutputError
 from edl_horovod.files import marker
 from edl_horovod.job import checkpoint_files, outcome
@@ -17,6 +16,7 @@ from edl_horovod.job.directory import JobDir
 from edl_horovod.job.earlier import hold
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.launch.local import LocalTarget
+from tests.jobs import config_of
 
 OURS = (
     "logs/build.log",
@@ -39,7 +39,7 @@ def plan_of(folder, *overrides, task="train"):
     given = {"train": [f"model_zoo={folder}/zoo", "model_def=m"]}
     where = [f"output={folder}/out", f"job_dir={folder}/job", "data=/d"]
     model = given.get(task, [f"trained_model={folder}/model"])
-    return LocalTarget().plan(compose(task, [*where, *model, *overrides]))
+    return LocalTarget().plan(config_of(task, [*where, *model, *overrides]))
 
 
 def take(plan):

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edl_horovod.config.compose import compose
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import check_start
 from edl_horovod.errors import ConfigError, OutputError
@@ -16,6 +15,7 @@ from edl_horovod.job.earlier import resume_hint, settle_checkpoints, with_checkp
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.launch.local import LocalTarget
 from edl_horovod.ring.checkpoint import write_tensors
+from tests.jobs import config_of
 
 CONFIG = JobConfig(task="train", data="d", output="/out", model_def="m")
 
@@ -114,7 +114,7 @@ def job(tmp_path):
 
     def settings(*more):
         given = ["data=d", "model_def=m", "output=/o", f"job_dir={tmp_path}", "resume=auto"]
-        return compose("train", [*given, *more])
+        return config_of("train", [*given, *more])
 
     return settings
 
@@ -156,7 +156,7 @@ def test_a_largest_ring_beyond_the_lanes_is_told(job, caplog):
 
 def test_a_ring_of_64_needs_no_further_setting(caplog):
     check_start(
-        compose(
+        config_of(
             "train", ["data=d", "model_def=m", "output=/o", "launch.np=64", "train.batch_size=4096"]
         )
     )

@@ -11,7 +11,6 @@ import threading
 
 import pytest
 
-from edl_horovod.config.compose import compose
 from edl_horovod.errors import ConfigError, JobFailed, OutputError
 from edl_horovod.job import checkpoint_files, events, hosts, outcome
 from edl_horovod.job.earlier import has_id, hold, takeover_message, was_filled_by
@@ -20,6 +19,7 @@ from edl_horovod.launch.local import LocalTarget
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.run import run_plan
 from tests.job_events import event
+from tests.jobs import config_of
 
 
 @pytest.fixture
@@ -27,7 +27,9 @@ def plan(tmp_path):
     overrides = ["data=/d", "model_def=m", f"output={tmp_path}/out", f"job_dir={tmp_path}/job"]
     secret = tmp_path / "secret"
     secret.write_bytes(b"s" * 32)
-    return dataclasses.replace(LocalTarget().plan(compose("train", overrides)), secret_file=secret)
+    return dataclasses.replace(
+        LocalTarget().plan(config_of("train", overrides)), secret_file=secret
+    )
 
 
 def held(plan, *, is_takeover=False):

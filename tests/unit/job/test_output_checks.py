@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.config.compose import compose
 from edl_horovod.errors import ConfigError, OutputError
 from edl_horovod.job.directory import with_job_dir
 from edl_horovod.supervisor.run import check_inputs
+from tests.jobs import config_of
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def place(tmp_path, monkeypatch):
 
 def check(task, *overrides):
     given = {"train": ["model_zoo=zoo", "model_def=m"]}.get(task, ["trained_model=model"])
-    check_inputs(with_job_dir(compose(task, ["data=ds/train.recordio", *given, *overrides])))
+    check_inputs(with_job_dir(config_of(task, ["data=ds/train.recordio", *given, *overrides])))
 
 
 def contents(folder):

@@ -7,18 +7,17 @@ import psutil
 import pytest
 
 from edl_horovod.cli.main import main
-from edl_horovod.config.compose import compose
 from edl_horovod.config.schema import FederatedConfig
 from edl_horovod.coordinator import tokens
 from edl_horovod.errors import ConfigError
 from edl_horovod.launch.party import plan_party
 from edl_horovod.launch.target import find
-from tests.jobs import training
+from tests.jobs import config_of, training
 
 
 def coordinator(tmp_path, *settings):
     parties = "federated.parties=[north,south,west]"
-    return compose("federate", [f"job_dir={tmp_path}/fed", parties, *settings])
+    return config_of("federate", [f"job_dir={tmp_path}/fed", parties, *settings])
 
 
 def party(tmp_path, join, *, unencrypted=False, is_encrypted=None, **federated):

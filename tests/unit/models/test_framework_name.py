@@ -9,13 +9,13 @@ import pytest
 from edl_horovod import image
 from edl_horovod.cli.main import main
 from edl_horovod.config import resolved
-from edl_horovod.config.compose import compose
 from edl_horovod.config.conf_files import zoo_dir
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
 from edl_horovod.launch.target import find
 from edl_horovod.models.framework_name import framework_name, other_framework, with_framework
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
+from tests.jobs import config_of
 
 SPEC = "from edl_horovod import ElasticDLSpec\n"
 MODEL = "class Net: pass\n"
@@ -72,7 +72,7 @@ CASES = {
 
 def job(zoo: Path, *settings: str, model_def: str = "net") -> JobConfig:
     given = [f"model_zoo={zoo}", f"model_def={model_def}", f"data={zoo}", f"output={zoo}/out"]
-    return compose("train", [*given, *settings])
+    return config_of("train", [*given, *settings])
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
@@ -159,7 +159,7 @@ def test_a_job_in_a_cluster_has_it_where_its_image_is_made_here(tmp_path):
 def test_a_trained_model_says_its_own(tmp_path):
     (tmp_path / "trained_model.pb").write_bytes(TrainedModel(framework="torch").SerializeToString())
     for task, more in (("evaluate", []), ("predict", [f"output={tmp_path}/out"])):
-        config = compose(task, [f"trained_model={tmp_path}", "data=d", *more])
+        config = config_of(task, [f"trained_model={tmp_path}", "data=d", *more])
         assert with_framework(config).framework == "torch"
 
 
@@ -183,7 +183,7 @@ def test_a_zoo_in_git_says_it_when_it_is_fetched(tmp_path, monkeypatch):
     for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "zoo"]):
         subprocess.run([*git, *command], check=True)
     url = f"git+file://{repository}@main"
-    config = compose("train", [f"model_zoo={url}", "model_def=net", "data=d", "output=o"])
+    config = config_of("train", [f"model_zoo={url}", "model_def=net", "data=d", "output=o"])
     assert with_framework(config).framework == ""
     fetched = replace(config, model_zoo=str(ensure_local(url).path))
     assert with_framework(fetched).framework == "torch"

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from edl_horovod.config.compose import compose
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, OutputError, UserCodeError
 from edl_horovod.job.output_checks import check_paths
 from edl_horovod.launch.local import LocalTarget
 from edl_horovod.models import lookup, spec_zoo, zoo_files
 from edl_horovod.sweeps.run import result_settings
+from tests.jobs import config_of
 
 FUNCTION = """
 import os
@@ -55,14 +55,14 @@ def here(tmp_path, monkeypatch):
 def config(*overrides: str, **spec: Any) -> JobConfig:
     given = {"model_name": "My CNN", "model_definition": "cnn.pt", **spec}
     words = [f"model.spec.{key}={value}" for key, value in given.items() if value]
-    return compose(
+    return config_of(
         "train", ["data=d.npz", "output=o", "model.name=PytorchFLModel", *words, *overrides]
     )
 
 
 def of_function(name: str, *overrides: str) -> JobConfig:
     spec = f"model.spec=making:{name}"
-    return compose(
+    return config_of(
         "train", ["data=d.npz", "output=o", "model.name=PytorchFLModel", spec, *overrides]
     )
 
@@ -268,7 +268,7 @@ def test_a_sweep_knows_the_result_of_a_model_in_files():
 
 
 def test_an_output_may_not_replace_the_models_files(tmp_path):
-    found = compose(
+    found = config_of(
         "train",
         [
             "data=d.npz",

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from edl_horovod.config.compose import compose
 from edl_horovod.config.tasks import num_lanes, training_batch
 from edl_horovod.records import job_data
 from edl_horovod.records.chunks import Codec
 from edl_horovod.records.sources.recordio import Writer
+from tests.jobs import config_of
 
 RECORD_BYTES, NUM_RECORDS, CHUNK_BYTES = 4000, 3000, 1 << 14
 
@@ -22,7 +22,7 @@ def test_each_chunk_is_read_about_once_an_epoch_however_large_the_records(
     with Writer(tmp_path / "a.recordio", codec=codec, chunk_bytes=CHUNK_BYTES) as writer:
         for _ in range(NUM_RECORDS):
             writer.write(random.integers(0, 4, RECORD_BYTES).astype(np.uint8).tobytes())
-    config = compose("train", [f"data={tmp_path}/a.recordio", "model_def=m", "output=/o"])
+    config = config_of("train", [f"data={tmp_path}/a.recordio", "model_def=m", "output=/o"])
     batch = config.train.batch_size
     loaded: list[int] = []
 
@@ -46,7 +46,7 @@ def test_nothing_is_read_for_an_order_that_is_not_shuffled(tmp_path):
     content = bytearray((tmp_path / "a.recordio").read_bytes())
     content[-1] ^= 1
     (tmp_path / "a.recordio").write_bytes(content)
-    config = compose("train", [f"data={tmp_path}/a.recordio", "model_def=m", "output=/o"])
+    config = config_of("train", [f"data={tmp_path}/a.recordio", "model_def=m", "output=/o"])
     with job_data.open_source(config.data, config.data_plan) as source:
         plan = job_data.plan_of(
             source, config.data_plan, global_batch=64, num_lanes=32, is_training=False
@@ -62,7 +62,7 @@ def test_the_preset_of_ordered_records_takes_them_in_the_order_of_their_files(tm
             for number in range(40):
                 writer.write(b"%s %d" % (name.encode(), number))
     settings = [f"data={tmp_path}/*.recordio", "model_def=m", "output=/o", "train.batch_size=12"]
-    config = compose("train", [*settings, "data_plan=ordered", f"elastic.batching={batching}"])
+    config = config_of("train", [*settings, "data_plan=ordered", f"elastic.batching={batching}"])
 
     with job_data.open_source(config.data, config.data_plan) as source:
         plan = job_data.plan_of(

@@ -11,8 +11,10 @@ from edl_horovod.sql.metrics import (
     probability_metrics,
     regression_metrics,
 )
+from tests.later import LATER
 
-sklearn_metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
+if LATER:
+    sklearn_metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])

@@ -2,10 +2,10 @@
 
 import pytest
 
-from edl_horovod.config.compose import compose
 from edl_horovod.job import hosts
 from edl_horovod.launch.local import LocalTarget
 from edl_horovod.supervisor import run as job
+from tests.jobs import config_of
 
 
 class Slots:
@@ -24,7 +24,7 @@ def keep(tmp_path):
 
     def keep_them(*settings):
         words = ["data=/d", "model_def=m", f"output={tmp_path}/out", f"job_dir={tmp_path}"]
-        plan = LocalTarget().plan(compose("train", [*words, *settings]))
+        plan = LocalTarget().plan(config_of("train", [*words, *settings]))
         job._keep_slots(plan, file, slots)
         return slots.num_wanted
 

@@ -8,9 +8,11 @@ import pytest
 from edl_horovod.cli.main import main
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import DataError, Interrupted
+from tests.later import LATER
 from tests.unit.sweeps.trainings import Trainings
 
-pytest.importorskip("optuna", reason="needs the extra [dev]")
+if LATER:
+    pytest.importorskip("optuna", reason="needs the extra [dev]")
 
 SEARCH = [
     "hydra/sweeper=optuna",

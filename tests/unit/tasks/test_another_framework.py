@@ -6,11 +6,11 @@ On a ring it is in `tests/parallel/ranks/both/test_another_framework.py`.
 import numpy as np
 import pytest
 
-from edl_horovod.config.compose import compose
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.records.sources.table import SCHEMES
 from tests.alone import run_alone
+from tests.jobs import config_of
 from tests.numpy_framework import ENTRY
 
 ZOO = '''
@@ -109,7 +109,7 @@ def run(tmp_path, monkeypatch):
             common += (
                 [] if any(s.startswith("train.epochs") for s in settings) else ["train.epochs=6"]
             )
-        config = compose(task, [*common, *settings])
+        config = config_of(task, [*common, *settings])
         return run_alone(config, tmp_path / "events.jsonl", until)
 
     return run_it

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl_horovod.config.compose import compose
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import DataConfig, ElasticConfig, FederatedConfig, LaunchConfig
 from edl_horovod.config.tasks import num_lanes, training_batch
@@ -37,7 +36,7 @@ from edl_horovod.tasks.federated import (
 from edl_horovod.tasks.local_rounds import LocalRounds, RoundBatches
 from tests import numpy_framework
 from tests.alone import run_alone
-from tests.jobs import training
+from tests.jobs import config_of, training
 from tests.memory_source import KIND
 from tests.thread_ring import Ring
 
@@ -563,7 +562,7 @@ def run(tmp_path, monkeypatch):
         defaults |= {"model_zoo": ZOO, "model_def": "line", "framework": "numpy"}
         defaults["federated.party"] = "north"
         given = dict(text.split("=", 1) for text in settings)
-        config = compose("train", [f"{k}={v}" for k, v in {**defaults, **given}.items()])
+        config = config_of("train", [f"{k}={v}" for k, v in {**defaults, **given}.items()])
         identity = WorkerIdentity(host="north", slot=0, training=training)
         return run_alone(config, tmp_path / "events.jsonl", identity=identity)
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.config.compose import compose
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import AdversarialConfig, FederatedConfig, PrivacyConfig
 from edl_horovod.errors import ConfigError, JobFailed, OutputError, PartyError
@@ -19,7 +18,7 @@ from edl_horovod.records.sources.table import SCHEMES
 from edl_horovod.tasks.privacy import delta_of, epsilon_of
 from tests import numpy_framework
 from tests.alone import run_alone
-from tests.jobs import training
+from tests.jobs import config_of, training
 
 ZOO = Path(__file__).parents[2] / "zoo"
 RECORDS, BATCH = 60, 12
@@ -88,7 +87,7 @@ def run(tmp_path, monkeypatch):
         defaults |= {"federated.privacy.clip": 1.0, "federated.privacy.noise": 2.0}
         defaults |= {"federated.party": "north", "resume": "auto", "overwrite": "true"}
         given = dict(text.split("=", 1) for text in settings)
-        config = compose("train", [f"{k}={v}" for k, v in {**defaults, **given}.items()])
+        config = config_of("train", [f"{k}={v}" for k, v in {**defaults, **given}.items()])
         identity = WorkerIdentity(host="north", slot=0, training=training)
         run_alone(config, tmp_path / "events.jsonl", until, identity=identity)
 

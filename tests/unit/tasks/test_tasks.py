@@ -20,6 +20,7 @@ from edl_horovod.records.sources.table import SCHEMES
 from edl_horovod.ring import activity
 from tests import numpy_framework
 from tests.alone import Alone, run_alone
+from tests.jobs import config_of
 from tests.numpy_framework import ENTRY
 from tests.records import write_records
 
@@ -37,7 +38,7 @@ def run(tmp_path, monkeypatch):
         given = [f"data={data}", f"output={tmp_path / output}", f"job_dir={tmp_path / job}"]
         if task == "train":
             given.append(f"model_zoo={ZOO}")
-        config = compose(task, [*given, *settings])
+        config = config_of(task, [*given, *settings])
         return run_alone(config, tmp_path / "events.jsonl", until, **options)
 
     return run_it
@@ -103,7 +104,7 @@ def test_a_training_does_not_go_on_with_a_batch_of_the_other_kind(run):
 
 def test_a_batch_of_each_rank_is_for_train():
     with pytest.raises(ConfigError, match=r"elastic.batching is for train"):
-        compose("evaluate", ["trained_model=m", "data=d", "elastic.batching=per_rank"])
+        config_of("evaluate", ["trained_model=m", "data=d", "elastic.batching=per_rank"])
 
 
 def test_steps_and_epochs_are_counted_where_the_batch_grows(run, tmp_path):
@@ -167,7 +168,7 @@ def test_steps_before_a_change_of_the_ring_count_for_the_time_of_a_training(run)
 
 def test_a_bound_in_time_needs_evaluations():
     with pytest.raises(ConfigError, match=r"validation_data.*max_seconds"):
-        compose("train", ["model_def=line", "data=d", "output=o", "train.max_seconds=5"])
+        config_of("train", ["model_def=line", "data=d", "output=o", "train.max_seconds=5"])
 
 
 def test_a_framework_that_is_in_no_table_is_refused_with_those_that_are(run):
@@ -229,7 +230,7 @@ def test_a_new_task_is_a_module_and_a_line_in_the_table(run, monkeypatch, capsys
     monkeypatch.setitem(TASKS, "add", task)
     assert run("add", "framework=numpy", data="numbers:100").metrics == {"total": 100.0}
     with pytest.raises(ConfigError, match=r"launch.np .* counters.*launch.np=4, counters=3"):
-        check_start(compose("add", ["data=d", "launch.np=4"]))
+        check_start(config_of("add", ["data=d", "launch.np=4"]))
     with pytest.raises(ConfigError, match="add needs data"):
         compose("add", [])
     assert main(["--help"]) == 0

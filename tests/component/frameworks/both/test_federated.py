@@ -4,28 +4,33 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-import torch
 
 from edl_horovod.config.schema import FederatedConfig
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.framework import FRAMEWORK as KERAS
-from edl_horovod.frameworks.torch.framework import TorchFramework
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.tasks.federated import Party, local_config, local_names
 from edl_horovod.tasks.local_rounds import LocalRounds
 from tests.jobs import training
+from tests.later import LATER, later
 from tests.snippets import ROOT, snippets_in
 from tests.specs import with_methods
 from tests.thread_ring import Ring
 
+if LATER:
+    import keras
+    import tensorflow as tf
+    import torch
+
+    from edl_horovod.frameworks.keras.framework import FRAMEWORK as KERAS
+    from edl_horovod.frameworks.torch.framework import TorchFramework
+
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, RATE, MU = 8, 0.1, 0.5
-SPEC = ({"x": tf.TensorSpec((None, 4), tf.float32)}, tf.TensorSpec((None, 1), tf.float32))
+if LATER:
+    SPEC = ({"x": tf.TensorSpec((None, 4), tf.float32)}, tf.TensorSpec((None, 1), tf.float32))
 
 
 class NoReducer:
@@ -49,46 +54,49 @@ def batch_of(number, tensor):
     return Batch({"x": tensor(x)}, tensor(y), BATCH, None, lambda: np.arange(BATCH))
 
 
-class Keras:
-    tensor = staticmethod(tf.constant)
-    adam = staticmethod(lambda model: keras.optimizers.Adam(0.1, 0.9, 0.99, epsilon=1e-3))
-    adagrad = staticmethod(
-        lambda model: keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.0, epsilon=1e-3)
-    )
-    momentum = staticmethod(lambda model: keras.optimizers.SGD(1.0, momentum=0.9))
-    yogi = staticmethod(lambda model: yogi_of_the_page(keras)())
+if LATER:
 
-    @staticmethod
-    def sgd(model):
-        return keras.optimizers.SGD(RATE)
-
-    @staticmethod
-    def make_step(job, params=None, **methods):
-        KERAS.begin(slot=0, seed=4)
-        loaded = load_spec(ZOO, "curve", params=params or {}, plain_models=KERAS.plain_models)
-        methods.setdefault("create_optimizer", lambda: keras.optimizers.SGD(RATE))
-        return KERAS.step(with_methods(loaded, **methods), SPEC, job)
-
-
-class Torch:
-    tensor = staticmethod(torch.from_numpy)
-    adam = staticmethod(
-        lambda model: torch.optim.Adam(model.parameters(), 0.1, (0.9, 0.99), eps=1e-3)
-    )
-    adagrad = staticmethod(lambda model: torch.optim.Adagrad(model.parameters(), 0.1, eps=1e-3))
-    momentum = staticmethod(lambda model: torch.optim.SGD(model.parameters(), 1.0, momentum=0.9))
-    yogi = staticmethod(lambda model: yogi_of_the_page(torch)(model.parameters()))
-
-    @staticmethod
-    def make_step(job, params=None, **methods):
-        framework = TorchFramework(None, None, NoReducer)
-        framework.begin(slot=0, seed=4)
-        loaded = load_spec(
-            ZOO, "torch_curve", params=params or {}, plain_models=framework.plain_models
+    class Keras:
+        tensor = staticmethod(tf.constant)
+        adam = staticmethod(lambda model: keras.optimizers.Adam(0.1, 0.9, 0.99, epsilon=1e-3))
+        adagrad = staticmethod(
+            lambda model: keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.0, epsilon=1e-3)
         )
-        sgd = {"create_optimizer": lambda model: torch.optim.SGD(model.parameters(), RATE)}
-        example = batch_of(0, torch.from_numpy)
-        return framework.step(with_methods(loaded, **(sgd | methods)), example, job)
+        momentum = staticmethod(lambda model: keras.optimizers.SGD(1.0, momentum=0.9))
+        yogi = staticmethod(lambda model: yogi_of_the_page(keras)())
+
+        @staticmethod
+        def sgd(model):
+            return keras.optimizers.SGD(RATE)
+
+        @staticmethod
+        def make_step(job, params=None, **methods):
+            KERAS.begin(slot=0, seed=4)
+            loaded = load_spec(ZOO, "curve", params=params or {}, plain_models=KERAS.plain_models)
+            methods.setdefault("create_optimizer", lambda: keras.optimizers.SGD(RATE))
+            return KERAS.step(with_methods(loaded, **methods), SPEC, job)
+
+    class Torch:
+        tensor = staticmethod(torch.from_numpy)
+        adam = staticmethod(
+            lambda model: torch.optim.Adam(model.parameters(), 0.1, (0.9, 0.99), eps=1e-3)
+        )
+        adagrad = staticmethod(lambda model: torch.optim.Adagrad(model.parameters(), 0.1, eps=1e-3))
+        momentum = staticmethod(
+            lambda model: torch.optim.SGD(model.parameters(), 1.0, momentum=0.9)
+        )
+        yogi = staticmethod(lambda model: yogi_of_the_page(torch)(model.parameters()))
+
+        @staticmethod
+        def make_step(job, params=None, **methods):
+            framework = TorchFramework(None, None, NoReducer)
+            framework.begin(slot=0, seed=4)
+            loaded = load_spec(
+                ZOO, "torch_curve", params=params or {}, plain_models=framework.plain_models
+            )
+            sgd = {"create_optimizer": lambda model: torch.optim.SGD(model.parameters(), RATE)}
+            example = batch_of(0, torch.from_numpy)
+            return framework.step(with_methods(loaded, **(sgd | methods)), example, job)
 
 
 def adam(history, *, corrects_eps):
@@ -133,7 +141,7 @@ def values_of(step):
     return {name: np.array(step.variables[name].numpy()) for name in step.trained}
 
 
-@pytest.mark.parametrize("framework", [Keras, Torch])
+@pytest.mark.parametrize("framework", [later("Keras"), later("Torch")])
 @pytest.mark.parametrize("rule", [adam, adagrad, momentum, yogi], ids=lambda rule: rule.__name__)
 def test_an_outer_optimizer_is_that_of_the_paper(framework, rule):
     job = training(BATCH, federated=FederatedConfig(rounds=2))
@@ -155,7 +163,7 @@ def test_an_outer_optimizer_is_that_of_the_paper(framework, rule):
             np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("framework", [Keras, Torch])
+@pytest.mark.parametrize("framework", [later("Keras"), later("Torch")])
 def test_without_one_the_mean_change_is_added(framework):
     step = framework.make_step(training(BATCH, federated=FederatedConfig(rounds=2)))
     start, outer = values_of(step), step.outer_optimizer(1.0, 0.0)
@@ -165,7 +173,7 @@ def test_without_one_the_mean_change_is_added(framework):
         np.testing.assert_allclose(value, start[name] + 0.25, rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("framework", [Keras, Torch])
+@pytest.mark.parametrize("framework", [later("Keras"), later("Torch")])
 def test_fedprox_pulls_each_local_step_towards_the_rounds_begin(framework):
     plain = framework.make_step(training(BATCH, federated=FederatedConfig(rounds=2)))
     rounds = FederatedConfig(rounds=2, proximal_mu=MU)
@@ -207,17 +215,18 @@ class Examples:
         return (batch_of(3 * self._number + place, self._tensor) for place in range(3))
 
 
+KERAS, TORCH = later("Keras"), later("Torch")
 OPTIMIZERS = {
     "Adam": (
-        Keras,
+        KERAS,
         lambda: keras.optimizers.Adam(0.05),
     ),
-    "Nadam": (Keras, lambda: keras.optimizers.Nadam(0.05)),
-    "Adam of PyTorch": (Torch, lambda model: torch.optim.Adam(model.parameters(), 0.05)),
-    "NAdam of PyTorch": (Torch, lambda model: torch.optim.NAdam(model.parameters(), 0.05)),
-    "Rprop of PyTorch": (Torch, lambda model: torch.optim.Rprop(model.parameters(), 0.05)),
+    "Nadam": (KERAS, lambda: keras.optimizers.Nadam(0.05)),
+    "Adam of PyTorch": (TORCH, lambda model: torch.optim.Adam(model.parameters(), 0.05)),
+    "NAdam of PyTorch": (TORCH, lambda model: torch.optim.NAdam(model.parameters(), 0.05)),
+    "Rprop of PyTorch": (TORCH, lambda model: torch.optim.Rprop(model.parameters(), 0.05)),
     "Adagrad of PyTorch": (
-        Torch,
+        TORCH,
         lambda model: torch.optim.Adagrad(model.parameters(), 0.05, initial_accumulator_value=0.1),
     ),
 }
@@ -267,14 +276,16 @@ def test_a_schedule_whose_optimizer_needs_a_number_of_steps_of_its_own_is_refuse
         alone(step)
 
 
-class KeepsWeights(keras.optimizers.SGD):
-    """Has slots that begin as copies of the weights, as ScheduleFreeAdamW has."""
+if LATER:
 
-    def build(self, variables):
-        super().build(variables)
-        self.copies = self.add_optimizer_variables(variables, "copy")
-        for copy, variable in zip(self.copies, variables, strict=True):
-            copy.assign(variable)
+    class KeepsWeights(keras.optimizers.SGD):
+        """Has slots that begin as copies of the weights, as ScheduleFreeAdamW has."""
+
+        def build(self, variables):
+            super().build(variables)
+            self.copies = self.add_optimizer_variables(variables, "copy")
+            for copy, variable in zip(self.copies, variables, strict=True):
+                copy.assign(variable)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +301,7 @@ def test_an_optimizer_whose_state_has_weights_is_refused(create_optimizer):
 
 
 @pytest.mark.parametrize("outer", ["", "adam"])
-@pytest.mark.parametrize("framework", [Keras, Torch])
+@pytest.mark.parametrize("framework", [later("Keras"), later("Torch")])
 def test_local_variables_stay_at_their_party(framework, outer):
     """FedBN: statistics and weights of the normalisation are the party's own."""
     methods = {"create_outer_optimizer": getattr(framework, outer)} if outer else {}

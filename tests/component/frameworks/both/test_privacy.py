@@ -2,27 +2,33 @@
 
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-import torch
-from torch import nn
 
 from edl_horovod.config.schema import FederatedConfig, PrivacyConfig
 from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.frameworks import privacy
-from edl_horovod.frameworks.keras.framework import FRAMEWORK as KERAS
-from edl_horovod.frameworks.torch.framework import TorchFramework
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.spec import Phase
 from tests.jobs import training
+from tests.later import LATER, later
 from tests.specs import with_methods
 
+if LATER:
+    import keras
+    import tensorflow as tf
+    import torch
+    from torch import nn
+
+    from edl_horovod.frameworks.keras.framework import FRAMEWORK as KERAS
+    from edl_horovod.frameworks.torch.framework import TorchFramework
+
+FRAMEWORKS = pytest.mark.parametrize("framework", [later("Keras"), later("Torch")])
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, RATE, CLIP = 8, 0.5, 0.3
-SPEC = ({"x": tf.TensorSpec((None, 4), tf.float32)}, tf.TensorSpec((None, 1), tf.float32))
+if LATER:
+    SPEC = ({"x": tf.TensorSpec((None, 4), tf.float32)}, tf.TensorSpec((None, 1), tf.float32))
 
 
 class NoReducer:
@@ -46,73 +52,71 @@ def arrays(count, number=0):
     return x.astype(np.float32), np.sin(x.sum(1, keepdims=True)).astype(np.float32)
 
 
-class Keras:
-    tensor = staticmethod(tf.constant)
+if LATER:
 
-    @staticmethod
-    def make_step(job, **methods):
-        KERAS.begin(slot=0, seed=4)
-        loaded = load_spec(ZOO, "curve", params={}, plain_models=KERAS.plain_models)
-        methods = {"create_optimizer": lambda: keras.optimizers.SGD(RATE), **methods}
-        return KERAS.step(with_methods(loaded, **methods), SPEC, job)
+    class Keras:
+        tensor = staticmethod(tf.constant)
 
-    @staticmethod
-    def mixing(outputs, labels):
-        return tf.reduce_mean(100.0 * tf.square(outputs - tf.reduce_mean(outputs) / 2 - labels))
+        @staticmethod
+        def make_step(job, **methods):
+            KERAS.begin(slot=0, seed=4)
+            loaded = load_spec(ZOO, "curve", params={}, plain_models=KERAS.plain_models)
+            methods = {"create_optimizer": lambda: keras.optimizers.SGD(RATE), **methods}
+            return KERAS.step(with_methods(loaded, **methods), SPEC, job)
 
-    @staticmethod
-    def model(kind):
-        x = keras.Input(shape=(4,), name="x")
-        layer = {
-            "dropout": lambda x: keras.layers.Dropout(0.5)(x),
-            "batch norm": lambda x: keras.layers.BatchNormalization()(x),
-            "layer norm": lambda x: keras.layers.LayerNormalization()(x),
-            "wide": lambda x: keras.layers.Dense(3000)(x),
-        }[kind]
-        return keras.Model({"x": x}, keras.layers.Dense(1)(layer(x)))
+        @staticmethod
+        def mixing(outputs, labels):
+            return tf.reduce_mean(100.0 * tf.square(outputs - tf.reduce_mean(outputs) / 2 - labels))
 
+        @staticmethod
+        def model(kind):
+            x = keras.Input(shape=(4,), name="x")
+            layer = {
+                "dropout": lambda x: keras.layers.Dropout(0.5)(x),
+                "batch norm": lambda x: keras.layers.BatchNormalization()(x),
+                "layer norm": lambda x: keras.layers.LayerNormalization()(x),
+                "wide": lambda x: keras.layers.Dense(3000)(x),
+            }[kind]
+            return keras.Model({"x": x}, keras.layers.Dense(1)(layer(x)))
 
-class Torch:
-    tensor = staticmethod(torch.from_numpy)
+    class Torch:
+        tensor = staticmethod(torch.from_numpy)
 
-    @staticmethod
-    def make_step(job, **methods):
-        framework = TorchFramework(None, None, NoReducer)
-        framework.begin(slot=0, seed=4)
-        framework.use_precision(job.train.precision)
-        loaded = load_spec(ZOO, "torch_curve", params={}, plain_models=framework.plain_models)
-        optimizer = {"create_optimizer": lambda model: torch.optim.SGD(model.parameters(), RATE)}
-        return framework.step(
-            with_methods(loaded, **{**optimizer, **methods}), batch_of(Torch, *arrays(4)), job
-        )
+        @staticmethod
+        def make_step(job, **methods):
+            framework = TorchFramework(None, None, NoReducer)
+            framework.begin(slot=0, seed=4)
+            framework.use_precision(job.train.precision)
+            loaded = load_spec(ZOO, "torch_curve", params={}, plain_models=framework.plain_models)
+            optimizer = {
+                "create_optimizer": lambda model: torch.optim.SGD(model.parameters(), RATE)
+            }
+            return framework.step(
+                with_methods(loaded, **{**optimizer, **methods}), batch_of(Torch, *arrays(4)), job
+            )
 
-    @staticmethod
-    def mixing(outputs, labels):
-        return (100.0 * (outputs - outputs.mean() / 2 - labels) ** 2).mean()
+        @staticmethod
+        def mixing(outputs, labels):
+            return (100.0 * (outputs - outputs.mean() / 2 - labels) ** 2).mean()
 
-    @staticmethod
-    def model(kind):
-        layer = {
-            "dropout": nn.Dropout(0.5),
-            "batch norm": nn.BatchNorm1d(4),
-            "layer norm": nn.LayerNorm(4),
-            "python": _ReadsValues(),
-            "wide": nn.Linear(4, 3000),
-        }[kind]
-        return _Sequence(layer, nn.Linear(3000 if kind == "wide" else 4, 1))
+        @staticmethod
+        def model(kind):
+            layer = {
+                "dropout": nn.Dropout(0.5),
+                "batch norm": nn.BatchNorm1d(4),
+                "layer norm": nn.LayerNorm(4),
+                "python": _ReadsValues(),
+                "wide": nn.Linear(4, 3000),
+            }[kind]
+            return _Sequence(layer, nn.Linear(3000 if kind == "wide" else 4, 1))
 
+    class _Sequence(nn.Sequential):
+        def forward(self, features):
+            return super().forward(features["x"])
 
-class _Sequence(nn.Sequential):
-    def forward(self, features):
-        return super().forward(features["x"])
-
-
-class _ReadsValues(nn.Module):
-    def forward(self, x):
-        return x * 2.0 if float(x.sum()) > 0 else x
-
-
-FRAMEWORKS = pytest.mark.parametrize("framework", [Keras, Torch])
+    class _ReadsValues(nn.Module):
+        def forward(self, x):
+            return x * 2.0 if float(x.sum()) > 0 else x
 
 
 def batch_of(framework, x, y, num_records=None):

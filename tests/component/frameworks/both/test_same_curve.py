@@ -3,23 +3,27 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import keras
 import numpy as np
 import PIL.Image
 import pytest
-import torch
 
-from edl_horovod.frameworks.keras.batches import KerasBatches
-from edl_horovod.frameworks.keras.framework import FRAMEWORK as KERAS
-from edl_horovod.frameworks.keras.step import KerasStep
-from edl_horovod.frameworks.torch.batches import TorchBatches
-from edl_horovod.frameworks.torch.framework import TorchFramework
 from edl_horovod.models.modules import load_function
 from edl_horovod.models.zoo import Overrides, load_spec
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.source import RecordSource
 from edl_horovod.spec import Mode
-from tests.torch_ring import make_step
+from tests.later import LATER
+
+if LATER:
+    import keras
+    import torch
+
+    from edl_horovod.frameworks.keras.batches import KerasBatches
+    from edl_horovod.frameworks.keras.framework import FRAMEWORK as KERAS
+    from edl_horovod.frameworks.keras.step import KerasStep
+    from edl_horovod.frameworks.torch.batches import TorchBatches
+    from edl_horovod.frameworks.torch.framework import TorchFramework
+    from tests.torch_ring import make_step
 
 ZOO = str(Path(__file__).parents[4] / "model_zoo")
 NUM, BATCH, LANES, STEPS = 64, 16, 4, 12

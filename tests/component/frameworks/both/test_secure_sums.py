@@ -5,25 +5,29 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import tensorflow as tf
-import torch
 
 from edl_horovod.config.schema import FederatedConfig
-from edl_horovod.frameworks.keras.framework import FRAMEWORK as KERAS
-from edl_horovod.frameworks.torch.framework import TorchFramework
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.tasks.federated import Party, local_config
 from edl_horovod.tasks.local_rounds import LocalRounds
-from tests.component.frameworks.both.test_federated import (
-    BATCH,
-    SPEC,
-    ZOO,
-    NoReducer,
-    batch_of,
-)
 from tests.jobs import training
+from tests.later import LATER
 from tests.thread_ring import Ring
+
+if LATER:
+    import tensorflow as tf
+    import torch
+
+    from edl_horovod.frameworks.keras.framework import FRAMEWORK as KERAS
+    from edl_horovod.frameworks.torch.framework import TorchFramework
+    from tests.component.frameworks.both.test_federated import (
+        BATCH,
+        SPEC,
+        ZOO,
+        NoReducer,
+        batch_of,
+    )
 
 PARTIES, ROUNDS, STEPS, RANGE = 3, 3, 2, 32.0
 PARAMS = {"batch_norm": True}

@@ -4,20 +4,24 @@ import json
 import textwrap
 from pathlib import Path
 
-import keras
 import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
 import pytest
-import tensorflow as tf
 
 from edl_horovod.config.schema import DataConfig
 from edl_horovod.errors import DataError
-from edl_horovod.frameworks.keras.batches import all_examples
 from edl_horovod.records.job_data import open_source, plan_of
 from edl_horovod.tasks.opening import adapt
-from tests.fitting import BATCH, STEPS, assert_same_weights, by_fit, by_us, loaded_with
-from tests.zoo import texts
+from tests.later import LATER
+
+if LATER:
+    import keras
+    import tensorflow as tf
+
+    from edl_horovod.frameworks.keras.batches import all_examples
+    from tests.fitting import BATCH, STEPS, assert_same_weights, by_fit, by_us, loaded_with
+    from tests.zoo import texts
 
 
 @pytest.fixture

@@ -2,21 +2,26 @@
 
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from edl_horovod.config.schema import AdversarialConfig
 from edl_horovod.errors import ConfigError
-from edl_horovod.frameworks.keras.framework import FRAMEWORK
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from tests.jobs import training
+from tests.later import LATER
+
+if LATER:
+    import keras
+    import tensorflow as tf
+
+    from edl_horovod.frameworks.keras.framework import FRAMEWORK
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, STEPS, EPSILON = 8, 5, 0.25
-SPEC = ({"x": tf.TensorSpec((None, 4), tf.float32)}, tf.TensorSpec((None, 1), tf.float32))
+if LATER:
+    SPEC = ({"x": tf.TensorSpec((None, 4), tf.float32)}, tf.TensorSpec((None, 1), tf.float32))
 
 
 def make_step(**settings):

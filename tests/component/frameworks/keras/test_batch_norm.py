@@ -3,14 +3,18 @@
 On rings of 2 and 3 it is in `tests/parallel/ranks/keras/test_step.py`.
 """
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import StepOptions
-from tests.fitting import BATCH, STEPS, assert_same_weights, by_fit, by_us, loaded_with
+from tests.later import LATER
+
+if LATER:
+    import keras
+    import tensorflow as tf
+
+    from tests.fitting import BATCH, STEPS, assert_same_weights, by_fit, by_us, loaded_with
 
 LENGTH, NUM_FEATURES = 5, 3
 
@@ -73,23 +77,25 @@ def test_parts_of_a_step_are_refused():
         by_us(loaded, data=positions(), options=StepOptions(num_parts=2))
 
 
-class InALoop(keras.layers.Layer):
-    """Calls a layer as often as there are positions."""
+if LATER:
 
-    def __init__(self):
-        super().__init__()
-        self.norm = keras.layers.BatchNormalization(synchronized=True)
+    class InALoop(keras.layers.Layer):
+        """Calls a layer as often as there are positions."""
 
-    def build(self, shape):
-        self.norm.build((None, shape[-1]))
+        def __init__(self):
+            super().__init__()
+            self.norm = keras.layers.BatchNormalization(synchronized=True)
 
-    def call(self, x, training=None):
-        step = tf.while_loop(
-            lambda place, _: place < tf.shape(x)[1],
-            lambda place, total: (place + 1, total + self.norm(x[:, place], training=training)),
-            (0, tf.zeros_like(x[:, 0])),
-        )
-        return step[1][:, tf.newaxis] + x
+        def build(self, shape):
+            self.norm.build((None, shape[-1]))
+
+        def call(self, x, training=None):
+            step = tf.while_loop(
+                lambda place, _: place < tf.shape(x)[1],
+                lambda place, total: (place + 1, total + self.norm(x[:, place], training=training)),
+                (0, tf.zeros_like(x[:, 0])),
+            )
+            return step[1][:, tf.newaxis] + x
 
 
 def test_a_layer_in_a_loop_is_refused():

@@ -5,17 +5,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from edl_horovod import padded
 from edl_horovod.errors import DataError, UserCodeError
-from edl_horovod.frameworks.keras.batches import KerasBatches, inline_maps, pad_to_lengths
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.index import Index
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.reader import Reader
 from edl_horovod.spec import Mode, padding_of
+from tests.later import LATER, later
 from tests.records import write_records
+
+if LATER:
+    import tensorflow as tf
+
+    from edl_horovod.frameworks.keras.batches import KerasBatches, inline_maps, pad_to_lengths
 
 SPEC = """
 import keras, tensorflow as tf
@@ -41,7 +45,8 @@ LENGTHS = [4, 8]
 
 RECORDS = [b"a", b"bcd", b"", b"ef"]
 
-Pipeline = Callable[[tf.data.Dataset], tf.data.Dataset]
+if LATER:
+    Pipeline = Callable[[tf.data.Dataset], tf.data.Dataset]
 
 
 @pytest.fixture
@@ -176,8 +181,8 @@ def test_an_example_that_is_longer_than_all_lengths_is_an_error(stream):
 @pytest.mark.parametrize(
     ("made", "kind"),
     [
-        ("edl_horovod.padded(rows, tf.constant(-1, tf.int64))", tf.Tensor),
-        ("rows.map(lambda row: tf.RaggedTensor.from_tensor(row[None]))", tf.RaggedTensor),
+        ("edl_horovod.padded(rows, tf.constant(-1, tf.int64))", later("tf.Tensor")),
+        ("rows.map(lambda row: tf.RaggedTensor.from_tensor(row[None]))", later("tf.RaggedTensor")),
     ],
 )
 def test_examples_of_different_lengths_are_padded_or_ragged(stream, made, kind):
@@ -243,7 +248,7 @@ def test_lengths_that_do_not_rise_are_refused(lengths):
         padded(examples(), lengths=lengths)
 
 
-def _by_autograph(record: tf.Tensor) -> tf.Tensor:
+def _by_autograph(record: "tf.Tensor") -> "tf.Tensor":
     total = tf.constant(0)
     for n in tf.range(tf.strings.length(record)):
         total += n
@@ -254,7 +259,7 @@ def _length(record: bytes) -> np.int64:
     return np.int64(len(record))
 
 
-def _run(pipeline: Pipeline, *, is_inlined: bool) -> tuple[list[Any], int]:
+def _run(pipeline: "Pipeline", *, is_inlined: bool) -> tuple[list[Any], int]:
     """The elements that a pipeline makes of the records, and how many maps were set."""
     num_set = 0
 
@@ -292,7 +297,7 @@ def test_maps_without_control_flow_run_inline(pipeline, num_maps):
         lambda r: tf.cond(tf.strings.length(r) > 1, lambda: 1, lambda: 2),
         lambda r: tf.while_loop(lambda n: n < tf.strings.length(r), lambda n: n + 1, [0])[0],
         lambda r: tf.map_fn(lambda n: 2 * n, tf.range(tf.strings.length(r))),
-        tf.autograph.experimental.do_not_convert(lambda r: tf.function(_by_autograph)(r)),
+        later("tf.autograph.experimental.do_not_convert(lambda r: tf.function(_by_autograph)(r))"),
         _by_autograph,
     ],
     ids=["cond", "while_loop", "map_fn", "tf.function", "autograph"],

@@ -3,43 +3,48 @@
 import sys
 from pathlib import Path
 
-import keras
 import pytest
-import tensorflow as tf
 
 from edl_horovod import ElasticDLSpec, Mode
 from edl_horovod.errors import DataError
-from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.index import Index
 from edl_horovod.records.plan import DataPlan, lanes_of_rank
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import Writer
+from tests.later import LATER, later
+
+if LATER:
+    import keras
+    import tensorflow as tf
+
+    from edl_horovod.frameworks.keras.batches import KerasBatches
 
 # In the last step of an epoch one of the 6 lanes has a record and 5 have none.
 NUM_RECORDS, BATCH, LANES = 73, 24, 6
 
 
-class Plain(ElasticDLSpec):
-    """Examples are the records themselves."""
+if LATER:
 
-    def create_model(self) -> keras.Model:
-        raise NotImplementedError
+    class Plain(ElasticDLSpec):
+        """Examples are the records themselves."""
 
-    def create_loss(self, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        raise NotImplementedError
+        def create_model(self) -> keras.Model:
+            raise NotImplementedError
 
-    def create_optimizer(self) -> keras.optimizers.Optimizer:
-        raise NotImplementedError
+        def create_loss(self, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+            raise NotImplementedError
 
-    def create_dataset(self, dataset: tf.data.Dataset, mode: Mode) -> tf.data.Dataset:
-        return dataset.map(lambda records: (records, tf.strings.length(records)))
+        def create_optimizer(self) -> keras.optimizers.Optimizer:
+            raise NotImplementedError
 
+        def create_dataset(self, dataset: tf.data.Dataset, mode: Mode) -> tf.data.Dataset:
+            return dataset.map(lambda records: (records, tf.strings.length(records)))
 
-class PlainBatches(Plain):
-    """The same, a step's records at once."""
+    class PlainBatches(Plain):
+        """The same, a step's records at once."""
 
-    parses_batches = True
+        parses_batches = True
 
 
 def record(number: int) -> bytes:
@@ -63,7 +68,7 @@ def path(tmp_path):
     return str(path)
 
 
-@pytest.fixture(params=[Plain, PlainBatches])
+@pytest.fixture(params=[later("Plain"), later("PlainBatches")])
 def opened(path, request):
     index = Index.open(path)
     plan = DataPlan(

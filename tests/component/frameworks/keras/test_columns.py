@@ -4,15 +4,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
 import pytest
-import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.index import Index
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.reader import Reader
 from edl_horovod.spec import Mode
+from tests.later import LATER
+
+if LATER:
+    import tensorflow as tf
+
+    from edl_horovod.frameworks.keras.batches import KerasBatches
 
 SPEC = """
 import keras, tensorflow as tf

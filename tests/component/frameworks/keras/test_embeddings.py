@@ -2,7 +2,10 @@
 
 import numpy as np
 
-from tests.fitting import assert_same_weights, by_fit, by_us, loaded_with, steps_over
+from tests.later import LATER
+
+if LATER:
+    from tests.fitting import assert_same_weights, by_fit, by_us, loaded_with, steps_over
 
 
 def data():

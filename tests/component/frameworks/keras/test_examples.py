@@ -2,16 +2,20 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch
-from tests.fitting import BATCH, SPEC, assert_same_weights, by_fit, by_us, examples, loaded_with
-from tests.zoo import own
+from tests.later import LATER, later
 
-WEIGHT = tf.TensorSpec((None,), tf.float32)
+if LATER:
+    import tensorflow as tf
+
+    from edl_horovod.frameworks.keras.step import KerasStep
+    from tests.fitting import BATCH, SPEC, assert_same_weights, by_fit, by_us, examples, loaded_with
+    from tests.zoo import own
+
+    WEIGHT = tf.TensorSpec((None,), tf.float32)
 
 
 @pytest.mark.parametrize("is_one_hot", [False, True])
@@ -31,8 +35,8 @@ def test_weights_by_class_are_those_of_fit(is_one_hot):
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ((*SPEC, WEIGHT), "class_weight is set, too"),
-        ((SPEC[0], {"a": SPEC[1]}), "needs one class for each example"),
+        (later("(*SPEC, WEIGHT)"), "class_weight is set, too"),
+        (later("(SPEC[0], {'a': SPEC[1]})"), "needs one class for each example"),
     ],
 )
 def test_weights_by_class_that_mean_nothing_are_refused(spec, says):

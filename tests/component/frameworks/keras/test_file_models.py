@@ -2,14 +2,18 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.file_models import examples_of, write
-from edl_horovod.frameworks.keras.plain_models import PLAIN_MODELS
 from edl_horovod.models.zoo import Overrides, load_spec
 from edl_horovod.spec import Mode
-from tests.keras_files import file_model, made
+from tests.later import LATER
+
+if LATER:
+    import tensorflow as tf
+
+    from edl_horovod.frameworks.keras.file_models import examples_of, write
+    from edl_horovod.frameworks.keras.plain_models import PLAIN_MODELS
+    from tests.keras_files import file_model, made
 
 X, Y = np.arange(6.0).reshape(3, 2), np.array([0, 2, 1])
 

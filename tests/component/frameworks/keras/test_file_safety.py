@@ -5,17 +5,30 @@ import json
 import pickle
 import zipfile
 
-import h5py
-import keras
 import numpy as np
 import pytest
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.file_models import spec_of
-from tests.keras_files import COMPILED, arrays, dense, file_model, layer, made, sequential, write_h5
+from tests.later import LATER
 
-WEIGHTS = {"dense_1": arrays(1, kernel=(4, 3), bias=(3,))}
-FIRST = dense("dense_1", 3, batch_input_shape=[None, 4])
+if LATER:
+    import h5py
+    import keras
+
+    from edl_horovod.frameworks.keras.file_models import spec_of
+    from tests.keras_files import (
+        COMPILED,
+        arrays,
+        dense,
+        file_model,
+        layer,
+        made,
+        sequential,
+        write_h5,
+    )
+
+    WEIGHTS = {"dense_1": arrays(1, kernel=(4, 3), bias=(3,))}
+    FIRST = dense("dense_1", 3, batch_input_shape=[None, 4])
 MARKER = "ran.txt"
 
 

@@ -2,18 +2,30 @@
 
 import json
 
-import keras
 import pytest
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.file_models import summarize
 from edl_horovod.models.spec_zoo import LayerSummary
-from tests.keras_files import arrays, dense, file_model, layer, sequential, write_h5, write_weights
+from tests.later import LATER
 
-WEIGHTS = {"dense_1": arrays(1, kernel=(4, 3), bias=(3,)), "drop": {}}
-CONFIG = sequential(
-    dense("dense_1", 3, batch_input_shape=[None, 4]), layer("Dropout", "drop", rate=0.5)
-)
+if LATER:
+    import keras
+
+    from edl_horovod.frameworks.keras.file_models import summarize
+    from tests.keras_files import (
+        arrays,
+        dense,
+        file_model,
+        layer,
+        sequential,
+        write_h5,
+        write_weights,
+    )
+
+    WEIGHTS = {"dense_1": arrays(1, kernel=(4, 3), bias=(3,)), "drop": {}}
+    CONFIG = sequential(
+        dense("dense_1", 3, batch_input_shape=[None, 4]), layer("Dropout", "drop", rate=0.5)
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -3,35 +3,40 @@
 import json
 import zipfile
 
-import h5py
-import keras
 import numpy as np
 import pytest
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.file_models import spec_of
-from tests.keras_files import (
-    FROM_FILE,
-    arrays,
-    close,
-    dense,
-    file_model,
-    layer,
-    made,
-    predicted,
-    sequential,
-    write_h5,
-    write_weights,
-)
+from tests.later import LATER, later
+
+if LATER:
+    import h5py
+    import keras
+
+    from edl_horovod.frameworks.keras.file_models import spec_of
+    from tests.keras_files import (
+        FROM_FILE,
+        arrays,
+        close,
+        dense,
+        file_model,
+        layer,
+        made,
+        predicted,
+        sequential,
+        write_h5,
+        write_weights,
+    )
 
 X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-DENSE = sequential(
-    dense("dense_1", 3, batch_input_shape=[None, 4]), dense("dense_2", 2, activation="relu")
-)
-WEIGHTS = {
-    "dense_1": arrays(1, kernel=(4, 3), bias=(3,)),
-    "dense_2": arrays(2, kernel=(3, 2), bias=(2,)),
-}
+if LATER:
+    DENSE = sequential(
+        dense("dense_1", 3, batch_input_shape=[None, 4]), dense("dense_2", 2, activation="relu")
+    )
+    WEIGHTS = {
+        "dense_1": arrays(1, kernel=(4, 3), bias=(3,)),
+        "dense_2": arrays(2, kernel=(3, 2), bias=(2,)),
+    }
 
 
 def expected():
@@ -39,8 +44,9 @@ def expected():
     return np.maximum(hidden @ WEIGHTS["dense_2"]["kernel"] + WEIGHTS["dense_2"]["bias"], 0.0)
 
 
-def architecture(tmp_path, config=DENSE, version="2.2.4"):
+def architecture(tmp_path, config=None, version="2.2.4"):
     path = tmp_path / "model.json"
+    config = config or DENSE
     text = {**config, "keras_version": version, "backend": "tensorflow"}
     path.write_text(json.dumps(text if version else config))
     return path
@@ -124,9 +130,12 @@ def test_vocabularies_in_an_archive_stay(tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"dense_2": arrays(2, kernel=(3, 5), bias=(5,))}, r"'kernel' of.*'dense_2'.*\(3, 5\)"),
-        ({"dense_2": arrays(2, kernel=(3, 2))}, r"'dense_2'.*\b2\b.*\b1\b"),
-        ({"dense_3": arrays(2, kernel=(3, 2), bias=(2,))}, r"\b3\b.*\b2\b.*dense_3"),
+        (
+            later("{'dense_2': arrays(2, kernel=(3, 5), bias=(5,))}"),
+            r"'kernel' of.*'dense_2'.*\(3, 5\)",
+        ),
+        (later("{'dense_2': arrays(2, kernel=(3, 2))}"), r"'dense_2'.*\b2\b.*\b1\b"),
+        (later("{'dense_3': arrays(2, kernel=(3, 2), bias=(2,))}"), r"\b3\b.*\b2\b.*dense_3"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused_with_layer_and_shapes(tmp_path, change, says):

@@ -2,14 +2,18 @@
 
 import time
 
-import keras
 import pytest
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.world import World
-from tests.fitting import assert_same_weights, by_fit, by_us, examples, loaded_with, steps_over
-from tests.zoo.fitted import OPTIMIZERS
+from tests.later import LATER
+from tests.specs import OPTIMIZERS
+
+if LATER:
+    import keras
+
+    from tests.fitting import assert_same_weights, by_fit, by_us, examples, loaded_with, steps_over
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)

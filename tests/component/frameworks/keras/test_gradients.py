@@ -1,15 +1,19 @@
 """Gradients of a step: clipped, checked and added; rows of embeddings; and copied functions."""
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from edl_horovod.frameworks.keras.gradients import add_over_parts, are_usable, clip, unique_rows
-from edl_horovod.frameworks.keras.graph import inlined
 from edl_horovod.frameworks.step_options import StepOptions
+from tests.later import LATER
 
-GRADIENTS = [tf.constant([3.0, -4.0]), tf.constant([[12.0]])]  # Of length 13.
+if LATER:
+    import keras
+    import tensorflow as tf
+
+    from edl_horovod.frameworks.keras.gradients import add_over_parts, are_usable, clip, unique_rows
+    from edl_horovod.frameworks.keras.graph import inlined
+
+    GRADIENTS = [tf.constant([3.0, -4.0]), tf.constant([[12.0]])]  # Of length 13.
 
 
 def as_lists(gradients):

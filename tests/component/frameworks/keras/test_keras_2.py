@@ -1,21 +1,25 @@
 """Model files of Keras 2 and of ElasticDL on Keras 3: layers, columns, tensor functions."""
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras import keras_2
-from edl_horovod.frameworks.keras.elasticdl import preprocessing as layers
-from edl_horovod.frameworks.keras.elasticdl.embeddings import Embedding, SparseEmbedding
-from edl_horovod.frameworks.keras.elasticdl.feature_columns import (
-    concatenated_categorical_column,
-    embedding_column,
-)
+from tests.later import LATER, later
 
-keras_2.install()
-columns = tf.feature_column
+if LATER:
+    import keras
+    import tensorflow as tf
+
+    from edl_horovod.frameworks.keras import keras_2
+    from edl_horovod.frameworks.keras.elasticdl import preprocessing as layers
+    from edl_horovod.frameworks.keras.elasticdl.embeddings import Embedding, SparseEmbedding
+    from edl_horovod.frameworks.keras.elasticdl.feature_columns import (
+        concatenated_categorical_column,
+        embedding_column,
+    )
+
+    keras_2.install()
+    columns = tf.feature_column
 WORDS = ["A", "B", "C"]
 
 
@@ -26,20 +30,28 @@ def sparse(rows):
 @pytest.mark.parametrize(
     ("layer", "values", "expected"),
     [
-        (layers.Normalizer(3.0, 4.0), [[3.0], [5.0], [7.0]], [[0.0], [0.5], [1.0]]),
-        (layers.Discretization([30, 45]), [[19], [42], [55]], [[0], [1], [2]]),
-        (layers.Discretization([20.0, 30.0]), [[20.0, 19.9, 30.0]], [[1, 0, 2]]),
+        (later("layers.Normalizer(3.0, 4.0)"), [[3.0], [5.0], [7.0]], [[0.0], [0.5], [1.0]]),
+        (later("layers.Discretization([30, 45])"), [[19], [42], [55]], [[0], [1], [2]]),
+        (later("layers.Discretization([20.0, 30.0])"), [[20.0, 19.9, 30.0]], [[1, 0, 2]]),
         (
-            layers.LogRound(16, base=2),
+            later("layers.LogRound(16, base=2)"),
             [[1.2], [1.6], [0.2], [3.1], [100]],
             [[0], [1], [0], [2], [7]],
         ),
-        (layers.LogRound(3, default_value=2), [[0.0, -1.0, 1e9]], [[2, 2, 2]]),
-        (layers.RoundIdentity(6), [[1.2], [1.6], [0.2], [9.0], [-1.0]], [[1], [2], [0], [0], [0]]),
-        (layers.Hashing(3), [["A"], ["B"], ["C"], ["D"], ["E"]], [[1], [0], [1], [1], [2]]),
-        (layers.IndexLookup(WORDS), [["A"], ["B"], ["C"], ["D"]], [[0], [1], [2], [3]]),
-        (layers.ToNumber(tf.float32, 7), [["1.5"], [""]], [[1.5], [7.0]]),
-        (layers.ToNumber("int64", 0), [[1.9]], [[1]]),
+        (later("layers.LogRound(3, default_value=2)"), [[0.0, -1.0, 1e9]], [[2, 2, 2]]),
+        (
+            later("layers.RoundIdentity(6)"),
+            [[1.2], [1.6], [0.2], [9.0], [-1.0]],
+            [[1], [2], [0], [0], [0]],
+        ),
+        (
+            later("layers.Hashing(3)"),
+            [["A"], ["B"], ["C"], ["D"], ["E"]],
+            [[1], [0], [1], [1], [2]],
+        ),
+        (later("layers.IndexLookup(WORDS)"), [["A"], ["B"], ["C"], ["D"]], [[0], [1], [2], [3]]),
+        (later("layers.ToNumber(tf.float32, 7)"), [["1.5"], [""]], [[1.5], [7.0]]),
+        (later('layers.ToNumber("int64", 0)'), [[1.9]], [[1]]),
     ],
 )
 def test_a_preprocessing_layer(layer, values, expected):

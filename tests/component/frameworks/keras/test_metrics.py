@@ -2,16 +2,25 @@
 
 from types import SimpleNamespace
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.metrics import MetricCall, metric_sums, require_sums, result_of
 from edl_horovod.spec import Mode
-from tests.fitting import by_us, loaded_with
+from tests.later import LATER, later
 from tests.specs import with_methods
+
+if LATER:
+    import keras
+    import tensorflow as tf
+
+    from edl_horovod.frameworks.keras.metrics import (
+        MetricCall,
+        metric_sums,
+        require_sums,
+        result_of,
+    )
+    from tests.fitting import by_us, loaded_with
 
 RNG = np.random.default_rng(3)
 NUM = 41
@@ -58,38 +67,38 @@ def test_counted_in_parts_is_as_counted_at_once(name):
     np.testing.assert_allclose(result_of(metric, counts), serial.result(), rtol=1e-5)
 
 
-class Largest(keras.metrics.Metric):
-    """What must not be added: the largest output so far."""
+if LATER:
 
-    def __init__(self):
-        super().__init__()
-        self.most = self.add_weight(initializer="zeros")
+    class Largest(keras.metrics.Metric):
+        """What must not be added: the largest output so far."""
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.most.assign(keras.ops.maximum(self.most, keras.ops.max(y_pred)))
+        def __init__(self):
+            super().__init__()
+            self.most = self.add_weight(initializer="zeros")
 
-    def result(self):
-        return self.most
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.most.assign(keras.ops.maximum(self.most, keras.ops.max(y_pred)))
+
+        def result(self):
+            return self.most
+
+    class BatchMean(Largest):
+        """What depends on how the examples are put into batches."""
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.most.assign_add(keras.ops.mean(y_pred))
+
+    class FromOne(Largest):
+        """What does not begin at 0, so that parts would count its begin twice."""
+
+        def reset_state(self):
+            self.most.assign(1.0)
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.most.assign_add(keras.ops.sum(y_pred))
 
 
-class BatchMean(Largest):
-    """What depends on how the examples are put into batches."""
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.most.assign_add(keras.ops.mean(y_pred))
-
-
-class FromOne(Largest):
-    """What does not begin at 0, so that parts would count its begin twice."""
-
-    def reset_state(self):
-        self.most.assign(1.0)
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.most.assign_add(keras.ops.sum(y_pred))
-
-
-@pytest.mark.parametrize("kind", [Largest, BatchMean, FromOne])
+@pytest.mark.parametrize("kind", [later("Largest"), later("BatchMean"), later("FromOne")])
 def test_what_does_not_add_up_is_refused(kind):
     with pytest.raises(UserCodeError, match=rf"m of mine\.py .*{kind.__name__}"):
         require_sums(measured(kind(), BINARY))

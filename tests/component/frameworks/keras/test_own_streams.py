@@ -4,15 +4,19 @@ import sys
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from edl_horovod.config.schema import DataConfig
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.models.zoo import Overrides, load_spec
 from edl_horovod.records.job_data import open_source, plan_of
 from edl_horovod.records.source import JobFolders
 from edl_horovod.spec import Mode
+from tests.later import LATER
+
+if LATER:
+    import tensorflow as tf
+
+    from edl_horovod.frameworks.keras.batches import KerasBatches
 
 NUM, BATCH = 10, 4
 SPEC = """

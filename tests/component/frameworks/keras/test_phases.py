@@ -3,27 +3,32 @@
 from dataclasses import replace
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from edl_horovod.config.schema import AdversarialConfig
 from edl_horovod.errors import ConfigError, UserCodeError
-from edl_horovod.frameworks.keras.framework import FRAMEWORK
-from edl_horovod.frameworks.keras.functional import take_examples
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.spec import Phase
 from tests.jobs import training
+from tests.later import LATER
 from tests.specs import with_methods
+
+if LATER:
+    import keras
+    import tensorflow as tf
+
+    from edl_horovod.frameworks.keras.framework import FRAMEWORK
+    from edl_horovod.frameworks.keras.functional import take_examples
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, STEPS = 8, 6
-SPEC = (
-    {"x": tf.TensorSpec((None, 4), tf.float32), "z": tf.TensorSpec((None, 3), tf.float32)},
-    tf.TensorSpec((None, 1), tf.float32),
-)
+if LATER:
+    SPEC = (
+        {"x": tf.TensorSpec((None, 4), tf.float32), "z": tf.TensorSpec((None, 3), tf.float32)},
+        tf.TensorSpec((None, 1), tf.float32),
+    )
 
 
 def loss_by_hand(phase, model, features):

@@ -2,19 +2,24 @@
 
 from pathlib import Path
 
-import keras
 import numpy as np
-import tensorflow as tf
 
-from edl_horovod.frameworks.keras.framework import FRAMEWORK
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from tests.jobs import training
+from tests.later import LATER
 from tests.specs import with_methods
+
+if LATER:
+    import keras
+    import tensorflow as tf
+
+    from edl_horovod.frameworks.keras.framework import FRAMEWORK
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH = 16
-SPEC = ({"x": tf.TensorSpec((None, 4), tf.float32)}, tf.TensorSpec((None, 1), tf.float32))
+if LATER:
+    SPEC = ({"x": tf.TensorSpec((None, 4), tf.float32)}, tf.TensorSpec((None, 1), tf.float32))
 
 
 def model():

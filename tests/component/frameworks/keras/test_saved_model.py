@@ -4,17 +4,21 @@ import types
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.file_models import spec_of, summarize
-from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import LoadedSpec
-from tests.keras_files import FROM_FILE, close, file_model, made, predicted
+from tests.later import LATER
 
-tf_keras = pytest.importorskip("tf_keras")  # Keras 2, which `make setup` installs for tests.
-layers = tf_keras.layers
+if LATER:
+    import tensorflow as tf
+
+    from edl_horovod.frameworks.keras.file_models import spec_of, summarize
+    from edl_horovod.frameworks.keras.step import KerasStep
+    from tests.keras_files import FROM_FILE, close, file_model, made, predicted
+
+    tf_keras = pytest.importorskip("tf_keras")  # Keras 2, which `make setup` installs for tests.
+    layers = tf_keras.layers
 
 X = np.random.default_rng(0).normal(size=(3, 8, 8, 2)).astype(np.float32)
 
@@ -101,15 +105,17 @@ def test_how_it_was_compiled_is_read(tmp_path):
     assert (found.optimizer, found.loss) == ("RMSprop", "mse")
 
 
-class Own(tf_keras.Model):
-    def __init__(self, kind=None):
-        super().__init__()
-        self.flatten = layers.Flatten()
-        self.inner = kind() if kind else layers.Dropout(0.0)
-        self.dense = layers.Dense(2)
+if LATER:
 
-    def call(self, inputs):
-        return self.dense(self.inner(self.flatten(inputs)))
+    class Own(tf_keras.Model):
+        def __init__(self, kind=None):
+            super().__init__()
+            self.flatten = layers.Flatten()
+            self.inner = kind() if kind else layers.Dropout(0.0)
+            self.dense = layers.Dense(2)
+
+        def call(self, inputs):
+            return self.dense(self.inner(self.flatten(inputs)))
 
 
 def saved(tmp_path, *kind):

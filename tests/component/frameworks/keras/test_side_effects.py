@@ -1,19 +1,23 @@
 """What a pass changes, draws or reads besides a model's weights: as in `fit`, or refused."""
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from keras import ops
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.plain_models import loss_part
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch
-from tests.fitting import BATCH, assert_same_weights, by_fit, by_us, examples, loaded_with
+from tests.later import LATER, later
 from tests.specs import with_methods
-from tests.zoo import masked
-from tests.zoo.fitted import NUM_FEATURES
+
+if LATER:
+    import keras
+    import tensorflow as tf
+    from keras import ops
+
+    from edl_horovod.frameworks.keras.plain_models import loss_part
+    from tests.fitting import BATCH, assert_same_weights, by_fit, by_us, examples, loaded_with
+    from tests.zoo import masked
+    from tests.zoo.fitted import NUM_FEATURES
 
 
 def of_layer(layer, **functions):
@@ -26,11 +30,13 @@ def of_layer(layer, **functions):
     return with_methods(loaded_with("fitted"), create_model=create_model, **functions)
 
 
-class Noise(keras.layers.Layer):
-    """It draws without a generator of its own."""
+if LATER:
 
-    def call(self, x, training=False):
-        return x + keras.random.normal(ops.shape(x)) if training else x
+    class Noise(keras.layers.Layer):
+        """It draws without a generator of its own."""
+
+        def call(self, x, training=False):
+            return x + keras.random.normal(ops.shape(x)) if training else x
 
 
 def test_keras_own_generator_draws_anew_in_each_step_and_the_same_when_it_is_set_back():
@@ -50,37 +56,37 @@ def test_keras_own_generator_draws_anew_in_each_step_and_the_same_when_it_is_set
     assert losses() == first
 
 
-class Assigning(keras.layers.Layer):
-    """It scales its weight in the forward pass, as spectral normalization does."""
+if LATER:
 
-    def build(self, shape):
-        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+    class Assigning(keras.layers.Layer):
+        """It scales its weight in the forward pass, as spectral normalization does."""
 
-    def call(self, x):
-        self.scale.assign(self.scale * 0.5)
-        return x * self.scale
+        def build(self, shape):
+            self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
 
+        def call(self, x):
+            self.scale.assign(self.scale * 0.5)
+            return x * self.scale
 
-COUNT = keras.Variable(0.0, trainable=False, name="count_of_passes")
+    COUNT = keras.Variable(0.0, trainable=False, name="count_of_passes")
 
+    class Counting(keras.layers.Layer):
+        """It counts in a variable that no model has."""
 
-class Counting(keras.layers.Layer):
-    """It counts in a variable that no model has."""
-
-    def call(self, x):
-        COUNT.assign_add(1.0)
-        return x / COUNT
+        def call(self, x):
+            COUNT.assign_add(1.0)
+            return x / COUNT
 
 
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        (Assigning, r"assigns variables that are trained.*scale"),
+        (later("Assigning"), r"assigns variables that are trained.*scale"),
         (
             lambda: keras.layers.SpectralNormalization(keras.layers.Dense(3)),
             r"assigns variables that are trained.*kernel",
         ),
-        (Counting, r"variables that the model does not have.*count_of_passes"),
+        (later("Counting"), r"variables that the model does not have.*count_of_passes"),
     ],
 )
 def test_an_assignment_that_would_be_lost_is_refused(layer, message):
@@ -88,17 +94,19 @@ def test_an_assignment_that_would_be_lost_is_refused(layer, message):
         by_us(of_layer(layer))
 
 
-class Begun(keras.layers.Layer):
-    """It begins with the mean of the first batch that it sees."""
+if LATER:
 
-    def build(self, shape):
-        self.mean = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False)
-        self.passes = self.add_weight(shape=(), initializer="zeros", trainable=False)
+    class Begun(keras.layers.Layer):
+        """It begins with the mean of the first batch that it sees."""
 
-    def call(self, x):
-        self.mean.assign(ops.where(self.passes > 0, self.mean, ops.mean(x, axis=0)))
-        self.passes.assign_add(1.0)
-        return x - self.mean
+        def build(self, shape):
+            self.mean = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False)
+            self.passes = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+        def call(self, x):
+            self.mean.assign(ops.where(self.passes > 0, self.mean, ops.mean(x, axis=0)))
+            self.passes.assign_add(1.0)
+            return x - self.mean
 
 
 def test_a_layer_that_begins_with_its_first_batch_has_seen_none_before():
@@ -111,7 +119,8 @@ def test_a_layer_that_begins_with_its_first_batch_has_seen_none_before():
     assert_same_weights(step.model.keras, model)
 
 
-WEIGHT = keras.Variable(0.0, trainable=False, name="weight_of_loss")
+if LATER:
+    WEIGHT = keras.Variable(0.0, trainable=False, name="weight_of_loss")
 
 
 def test_a_variable_of_a_loss_that_callbacks_set_is_part_of_the_rings_state():
@@ -124,13 +133,15 @@ def test_a_variable_of_a_loss_that_callbacks_set_is_part_of_the_rings_state():
     assert float(WEIGHT) == 7.0
 
 
-class Factor(keras.layers.Layer):
-    """It multiplies by a plain attribute."""
+if LATER:
 
-    factor = 1.0
+    class Factor(keras.layers.Layer):
+        """It multiplies by a plain attribute."""
 
-    def call(self, x):
-        return x * self.factor
+        factor = 1.0
+
+        def call(self, x):
+            return x * self.factor
 
 
 def test_a_plain_attribute_has_the_value_that_it_had_when_the_step_was_traced():

@@ -1,15 +1,19 @@
 """What is frozen stays as it is, and what a callback has trained is trained from then on."""
 
-import keras
 import numpy as np
 import pytest
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras import graph
-from edl_horovod.frameworks.keras.callbacks import Trainable
-from edl_horovod.frameworks.keras.step import KerasStep
-from tests.fitting import SPEC, assert_same_weights, by_fit, examples, loaded_with, steps_over
-from tests.zoo.frozen import free
+from tests.later import LATER
+
+if LATER:
+    import keras
+
+    from edl_horovod.frameworks.keras import graph
+    from edl_horovod.frameworks.keras.callbacks import Trainable
+    from edl_horovod.frameworks.keras.step import KerasStep
+    from tests.fitting import SPEC, assert_same_weights, by_fit, examples, loaded_with, steps_over
+    from tests.zoo.frozen import free
 
 
 def epochs(step, number, first=0):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.config.compose import compose
 from edl_horovod.job.events import EventLog
 from edl_horovod.models import spec_zoo
 from edl_horovod.ring import loop
@@ -14,6 +13,7 @@ from edl_horovod.ring.membership.base import Dismissed
 from edl_horovod.tasks.warm import make_warm
 from tests.alone import ME, Alone
 from tests.frameworks import is_there
+from tests.jobs import config_of
 from tests.records import write_records
 from tests.watched_framework import watch
 
@@ -65,7 +65,7 @@ def run(tmp_path, monkeypatch, watched):
         if any(key.startswith("model.") or key == "model_spec" for key in given):
             given |= {"model_def", "framework"}
         settings = [f"{key}={value}" for key, value in defaults.items() if key not in given]
-        config = compose(task, [*settings, *overrides])
+        config = config_of(task, [*settings, *overrides])
         if by_command:  # Which writes a zoo of a model in files.
             config = spec_zoo.with_zoo(config)
         Path(config.job_dir).mkdir(exist_ok=True)

@@ -5,15 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch.nn.functional import mse_loss
 
 from edl_horovod.config.schema import AdversarialConfig
 from edl_horovod.errors import ConfigError
-from edl_horovod.frameworks.torch.framework import TorchFramework
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from tests.jobs import training
+from tests.later import LATER
+
+if LATER:
+    import torch
+    from torch.nn.functional import mse_loss
+
+    from edl_horovod.frameworks.torch.framework import TorchFramework
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, STEPS, EPSILON = 8, 5, 0.25

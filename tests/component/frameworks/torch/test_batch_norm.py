@@ -4,22 +4,26 @@ import threading
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.step_options import StepOptions
-from edl_horovod.frameworks.torch.batch_norm import RingStatistics, with_ring_statistics
 from edl_horovod.frameworks.values import Batch
-from tests.component.frameworks.torch.test_step import (
-    BATCH,
-    STEPS,
-    assert_same,
-    batches,
-    load,
-    ring_of,
-)
-from tests.torch_ring import Meeting, make_step, state_of
+from tests.later import LATER
+
+if LATER:
+    import torch
+    from torch import nn
+
+    from edl_horovod.frameworks.torch.batch_norm import RingStatistics, with_ring_statistics
+    from tests.component.frameworks.torch.test_step import (
+        BATCH,
+        STEPS,
+        assert_same,
+        batches,
+        load,
+        ring_of,
+    )
+    from tests.torch_ring import Meeting, make_step, state_of
 
 # With plain SGD: the bias before such a layer has a gradient of rounding errors, and Adam would
 # magnify them.
@@ -61,16 +65,20 @@ def test_own_statistics_are_another_training():
     assert ours[0][-1].loss != pytest.approx(own[0][-1].loss, rel=1e-5)
 
 
-class Shared(nn.Module):
-    """One layer at two places and called twice, of pictures, with a plain mean of all steps."""
+if LATER:
 
-    def __init__(self):
-        super().__init__()
-        self.first = nn.BatchNorm2d(3, momentum=None)
-        self.parts = nn.Sequential(nn.Conv2d(3, 3, 2), self.first, nn.BatchNorm2d(3, affine=False))
+    class Shared(nn.Module):
+        """One layer at two places and called twice, of pictures, with a plain mean of all steps."""
 
-    def forward(self, x):
-        return self.parts(self.first(x)).flatten(1)
+        def __init__(self):
+            super().__init__()
+            self.first = nn.BatchNorm2d(3, momentum=None)
+            self.parts = nn.Sequential(
+                nn.Conv2d(3, 3, 2), self.first, nn.BatchNorm2d(3, affine=False)
+            )
+
+        def forward(self, x):
+            return self.parts(self.first(x)).flatten(1)
 
 
 def test_layers_of_any_kind_keep_their_names_and_agree_with_pytorch_in_every_gradient():

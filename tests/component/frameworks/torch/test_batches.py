@@ -6,18 +6,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch.utils.data import Dataset, IterableDataset
 
 from edl_horovod.errors import DataError, UserCodeError
-from edl_horovod.frameworks.torch.batches import AllExamples, TorchBatches
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.columns import Ragged
 from edl_horovod.records.layout import BYTES, Column, Layout, Part, Tensor
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.source import RecordSource
 from edl_horovod.spec import Mode
+from tests.later import LATER
 from tests.specs import with_methods
+
+if LATER:
+    import torch
+    from torch.utils.data import Dataset, IterableDataset
+
+    from edl_horovod.frameworks.torch.batches import AllExamples, TorchBatches
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 NUM, BATCH, LANES = 20, 6, 3
@@ -136,26 +140,27 @@ def test_only_examples_that_take_long_are_made_beside_the_step(make, monkeypatch
     assert threading.main_thread() not in makers[-10:]
 
 
-class OneByOne(Dataset):
-    def __init__(self, records):
-        self._records = records
+if LATER:
 
-    def __len__(self):
-        return len(self._records)
+    class OneByOne(Dataset):
+        def __init__(self, records):
+            self._records = records
 
-    def __getitem__(self, place):
-        number = float(self._records[place])
-        return {"x": torch.tensor([number])}, number
+        def __len__(self):
+            return len(self._records)
 
+        def __getitem__(self, place):
+            number = float(self._records[place])
+            return {"x": torch.tensor([number])}, number
 
-class InARow(IterableDataset):
-    def __init__(self, records):
-        self._records = records
+    class InARow(IterableDataset):
+        def __init__(self, records):
+            self._records = records
 
-    def __iter__(self):
-        for record in self._records:
-            if int(record) % 2:
-                yield {"x": torch.tensor([float(record)])}, float(record), 0.5
+        def __iter__(self):
+            for record in self._records:
+                if int(record) % 2:
+                    yield {"x": torch.tensor([float(record)])}, float(record), 0.5
 
 
 def generated(records, mode):

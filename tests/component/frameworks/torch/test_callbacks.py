@@ -5,20 +5,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from edl_horovod.callbacks import Callback, LearningRateScheduler, MaxSteps
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models import zoo
+from tests.later import LATER
 from tests.specs import with_methods
-from tests.torch_alone import by_hand
-from tests.torch_ring import Meeting, make_step, part_of, train_in_ring
-from tests.zoo import torch_tiny
+
+if LATER:
+    import torch
+
+    from tests.torch_alone import by_hand
+    from tests.torch_ring import Meeting, make_step, part_of, train_in_ring
+    from tests.zoo import torch_tiny
 
 EPOCHS = "train.epochs=6"
-ZOO = Path(torch_tiny.__file__).parent
+if LATER:
+    ZOO = Path(torch_tiny.__file__).parent
 
 
 @pytest.fixture

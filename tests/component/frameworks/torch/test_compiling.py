@@ -4,11 +4,15 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-import torch
 
 from edl_horovod.errors import ConfigError, MissingDependency, UserCodeError
-from edl_horovod.frameworks.torch.running import compiled, require_compiler
-from tests.component.frameworks.torch.test_tasks import assert_same_state
+from tests.later import LATER
+
+if LATER:
+    import torch
+
+    from edl_horovod.frameworks.torch.running import compiled, require_compiler
+    from tests.component.frameworks.torch.test_tasks import assert_same_state
 
 ZOO = Path(__file__).parents[3] / "zoo"
 COMPILED = "train.compile=true"

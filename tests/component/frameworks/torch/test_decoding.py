@@ -10,21 +10,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.batches import TorchBatches
 from edl_horovod.spec import Mode
-from tests.component.frameworks.torch.test_batches import (
-    COLUMNS,
-    LANES,
-    Numbers,
-    all_of,
-    loaded_with,
-    plan_of,
-    tensors,
-)
+from tests.later import LATER
 from tests.waiting import is_running, wait_until
+
+if LATER:
+    import torch
+
+    from edl_horovod.frameworks.torch.batches import TorchBatches
+    from tests.component.frameworks.torch.test_batches import (
+        COLUMNS,
+        LANES,
+        Numbers,
+        all_of,
+        loaded_with,
+        plan_of,
+        tensors,
+    )
 
 REPOSITORY = Path(__file__).parents[4]
 

@@ -4,43 +4,46 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import StepOptions
-from edl_horovod.frameworks.torch.model import TorchEvaluation
-from edl_horovod.frameworks.torch.plain_models import loss_part
-from edl_horovod.frameworks.torch.structures import map_leaves
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
+from tests.later import LATER, later
 from tests.specs import with_methods
-from tests.torch_ring import Meeting, make_step, train_in_ring
 
-F = nn.functional
+if LATER:
+    import torch
+    from torch import nn
+
+    from edl_horovod.frameworks.torch.model import TorchEvaluation
+    from edl_horovod.frameworks.torch.plain_models import loss_part
+    from edl_horovod.frameworks.torch.structures import map_leaves
+    from tests.torch_ring import Meeting, make_step, train_in_ring
+
+    F = nn.functional
 ZOO = str(Path(__file__).parents[3] / "zoo")
 CLASSES, TOKENS, BATCH, STEPS = 5, 6, 11, 4
-CLASS_WEIGHT = torch.tensor([0.2, 3.0, 1.0, 0.5, 2.0])
+if LATER:
+    CLASS_WEIGHT = torch.tensor([0.2, 3.0, 1.0, 0.5, 2.0])
 
+    class Tagger(nn.Module):
+        """Gives a class for each token, and one number for each example."""
 
-class Tagger(nn.Module):
-    """Gives a class for each token, and one number for each example."""
+        normalises = False
 
-    normalises = False
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(TOKENS) if self.normalises else nn.Identity()
+            self.tags = nn.Linear(3, CLASSES)
+            self.number = nn.Linear(3 * TOKENS, 1)
 
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(TOKENS) if self.normalises else nn.Identity()
-        self.tags = nn.Linear(3, CLASSES)
-        self.number = nn.Linear(3 * TOKENS, 1)
+        def forward(self, x):
+            x = self.norm(x)
+            return {"tags": self.tags(x).transpose(1, 2), "number": self.number(x.flatten(1))}
 
-    def forward(self, x):
-        x = self.norm(x)
-        return {"tags": self.tags(x).transpose(1, 2), "number": self.number(x.flatten(1))}
-
-
-class NormalisingTagger(Tagger):
-    normalises = True
+    class NormalisingTagger(Tagger):
+        normalises = True
 
 
 def batches():
@@ -187,15 +190,16 @@ def list_of_one(outputs, labels):
     return [pair(outputs, labels)]
 
 
-named = loss_part("crossentropyloss", label="loss")
+if LATER:
+    named = loss_part("crossentropyloss", label="loss")
 
 
 LOSSES = {
     "ignored": cross_entropy(),
     "ignored 2": lambda o, y: F.cross_entropy(o["tags"], y["tags"].clamp(0), ignore_index=2),
-    "class weights": cross_entropy(weight=CLASS_WEIGHT),
+    "class weights": later("cross_entropy(weight=CLASS_WEIGHT)"),
     "smooth": cross_entropy(label_smoothing=0.1),
-    "smooth weighted": cross_entropy(label_smoothing=0.1, weight=CLASS_WEIGHT),
+    "smooth weighted": later("cross_entropy(label_smoothing=0.1, weight=CLASS_WEIGHT)"),
     "by name": lambda outputs, labels: named(outputs["tags"], labels["tags"]),
     "module": lambda o, y: nn.CrossEntropyLoss(weight=CLASS_WEIGHT)(o["tags"], y["tags"]),
     "a mean of examples": lambda o, y: by_example(o, y).mean(),
@@ -238,10 +242,10 @@ def scalar(value):
     return value.mean()
 
 
-def by_hand(create_loss, create_model=Tagger):
+def by_hand(create_loss, create_model=None):
     """Losses and weights of a plain loop over the whole batches."""
     torch.manual_seed(3)
-    model = create_model()
+    model = (create_model or Tagger)()
     optimizer = torch.optim.Adam(model.parameters(), 0.05)
     losses = []
     for batch in batches():
@@ -255,10 +259,10 @@ def by_hand(create_loss, create_model=Tagger):
 
 @pytest.fixture
 def loaded():
-    def make(create_loss, create_model=Tagger):
+    def make(create_loss, create_model=None):
         return with_methods(
             load_spec(ZOO, "torch_tiny", params={}),
-            create_model=create_model,
+            create_model=create_model or Tagger,
             create_loss=lambda outputs, labels: create_loss(outputs, labels),
             create_optimizer=lambda model: torch.optim.Adam(model.parameters(), 0.05),
             create_metrics=lambda mode: {},
@@ -340,7 +344,9 @@ def test_examples_that_do_not_count_have_a_part_in_synchronised_norms(loaded):
         np.testing.assert_allclose(own, value, rtol=0, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("create_loss", [cross_entropy(weight=CLASS_WEIGHT), pair, masked_mean])
+@pytest.mark.parametrize(
+    "create_loss", [later("cross_entropy(weight=CLASS_WEIGHT)"), pair, masked_mean]
+)
 def test_parts_of_a_batch_train_as_the_whole(loaded, create_loss):
     losses, weights = by_hand(create_loss)
     step = make_step(loaded(create_loss), next(batches()), options=StepOptions(num_parts=3))
@@ -350,18 +356,19 @@ def test_parts_of_a_batch_train_as_the_whole(loaded, create_loss):
         np.testing.assert_allclose(step.model_variables[name].numpy(), value, rtol=0, atol=2e-6)
 
 
-class Distribution(Tagger):
-    """Its outputs are no tensors."""
+if LATER:
 
-    def forward(self, x):
-        return torch.distributions.Normal(super().forward(x)["number"], 2.0)
+    class Distribution(Tagger):
+        """Its outputs are no tensors."""
 
+        def forward(self, x):
+            return torch.distributions.Normal(super().forward(x)["number"], 2.0)
 
-class TimeFirst(Tagger):
-    """Its outputs have the shape (tokens, examples, classes)."""
+    class TimeFirst(Tagger):
+        """Its outputs have the shape (tokens, examples, classes)."""
 
-    def forward(self, x):
-        return super().forward(x)["tags"].permute(2, 0, 1).log_softmax(2)
+        def forward(self, x):
+            return super().forward(x)["tags"].permute(2, 0, 1).log_softmax(2)
 
 
 def likelihood(outputs, labels):
@@ -381,7 +388,11 @@ def alignment(outputs, labels):
 
 @pytest.mark.parametrize(
     ("create_loss", "create_model"),
-    [(likelihood, Distribution), (masked_likelihood, Distribution), (alignment, TimeFirst)],
+    [
+        (likelihood, later("Distribution")),
+        (masked_likelihood, later("Distribution")),
+        (alignment, later("TimeFirst")),
+    ],
 )
 @pytest.mark.parametrize("num_examples", [BATCH, TOKENS, 2])
 def test_outputs_that_cannot_be_cut_train_and_evaluate(

@@ -5,10 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from edl_horovod.errors import ConfigError, MissingDependency, UserCodeError
-from edl_horovod.frameworks.torch import model
+from tests.later import LATER
+
+if LATER:
+    import torch
+
+    from edl_horovod.frameworks.torch import model
 
 FORMATS = ("train.saved_model=true", "train.onnx=true")
 SHORT = "train.max_steps=3"

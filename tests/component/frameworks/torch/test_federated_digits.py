@@ -3,15 +3,13 @@
 The figures are in docs/how-to/federated.md; `pytest --log-cli-level=INFO` shows them.
 """
 
+import functools
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import numpy as np
 import pytest
-import torch
-from sklearn.datasets import load_digits
-from torch import nn
 
 from edl_horovod.config.schema import DataConfig, FederatedConfig
 from edl_horovod.models.zoo import load_spec
@@ -20,8 +18,15 @@ from edl_horovod.spec import Mode
 from edl_horovod.tasks.federated import Party, PartyRounds, local_config
 from edl_horovod.tasks.local_rounds import LocalRounds, RoundBatches
 from tests.jobs import training
+from tests.later import LATER
 from tests.thread_ring import Ring
-from tests.torch_alone import FRAMEWORK
+
+if LATER:
+    import torch
+    from sklearn.datasets import load_digits
+    from torch import nn
+
+    from tests.torch_alone import FRAMEWORK
 
 SPEC = """
 import torch
@@ -47,6 +52,7 @@ BATCH, NUM_PARTIES, SEEDS = 32, 10, range(3)
 log = logging.getLogger(__name__)
 
 
+@functools.cache
 def digits():
     """The pictures and their classes, shuffled: those to train on, and every fifth to test on."""
     pictures, classes = load_digits(return_X_y=True)
@@ -56,22 +62,19 @@ def digits():
     return (x[~is_test], y[~is_test]), (x[is_test], y[is_test])
 
 
-TRAINED, TESTED = digits()
-
-
 def of_any_label(number):
-    return np.arange(len(TRAINED[1])) % NUM_PARTIES == number
+    return np.arange(len(digits()[0][1])) % NUM_PARTIES == number
 
 
 def of_one_label(number):
-    return TRAINED[1] == number
+    return digits()[0][1] == number
 
 
 class Trained:
     """A party, or with `of=None` the training on all records, at the beginning of its rounds."""
 
     def __init__(self, folder, of, number, seed, collectives, rounds, **settings):
-        x, y = TRAINED if of is None else (part[of(number)] for part in TRAINED)
+        x, y = digits()[0] if of is None else (part[of(number)] for part in digits()[0])
         np.savez(folder / f"{number}.npz", x=x, y=y)
         (folder / "digits_model.py").write_text(SPEC)
         federated = FederatedConfig(party=f"p{number}", rounds=rounds, **settings)
@@ -116,8 +119,9 @@ class Trained:
         model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
         model.load_state_dict(weights)
         with torch.no_grad():
-            outputs = model(torch.from_numpy(TESTED[0])).numpy()
-        return float((outputs.argmax(1) == TESTED[1]).mean())
+            x, y = digits()[1]
+            outputs = model(torch.from_numpy(x)).numpy()
+        return float((outputs.argmax(1) == y).mean())
 
     def close(self):
         self._stack.close()

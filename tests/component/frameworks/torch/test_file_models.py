@@ -4,17 +4,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import yaml
-from safetensors.torch import save_model
-from torch import nn
 
 from edl_horovod.config.model_spec import section_of
 from edl_horovod.errors import ConfigError, UserCodeError
-from edl_horovod.frameworks.torch import file_models
-from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
 from edl_horovod.models.spec_zoo import FileModel
 from edl_horovod.models.zoo import Overrides, load_spec
+from tests.later import LATER
+
+if LATER:
+    import torch
+    from safetensors.torch import save_model
+    from torch import nn
+
+    from edl_horovod.frameworks.torch import file_models
+    from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
 
 NET = """
 from torch import nn

@@ -5,31 +5,36 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
-from torch.optim import lr_scheduler as schedulers
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import StepOptions
-from edl_horovod.frameworks.torch.model import TorchEvaluation
-from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
-from edl_horovod.frameworks.torch.running import ModuleRunner
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
+from tests.jobs import NO_OPTIONS
+from tests.later import LATER, later
 from tests.specs import with_methods
-from tests.torch_ring import (
-    CPU,
-    NO_OPTIONS,
-    Meeting,
-    batches_of_sines,
-    make_step,
-    state_of,
-    train_in_ring,
-)
+
+if LATER:
+    import torch
+    from torch import nn
+    from torch.optim import lr_scheduler as schedulers
+
+    from edl_horovod.frameworks.torch.model import TorchEvaluation
+    from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
+    from edl_horovod.frameworks.torch.running import ModuleRunner
+    from tests.torch_ring import (
+        CPU,
+        Meeting,
+        batches_of_sines,
+        make_step,
+        state_of,
+        train_in_ring,
+    )
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, STEPS, STEPS_PER_EPOCH = 12, 9, 4
-EXAMPLE = Batch(torch.ones(2, 4), torch.ones(2, 1), 2)
+if LATER:
+    EXAMPLE = Batch(torch.ones(2, 4), torch.ones(2, 1), 2)
 
 BASE = """
 from torch import nn
@@ -46,24 +51,24 @@ class LightningModule(nn.Module):
         raise RuntimeError("there is no trainer")
 """
 """The base class, as far as it is looked at: it has all hooks and steps, which do nothing."""
-names = {"__name__": "lightning.pytorch.core.module"}
-exec(BASE, names)
-LightningModule = names["LightningModule"]
+if LATER:
+    names = {"__name__": "lightning.pytorch.core.module"}
+    exec(BASE, names)
+    LightningModule = names["LightningModule"]
 
+    class Regression(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
 
-class Regression(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+        def training_step(self, batch, batch_idx):
+            x, y = batch
+            loss = nn.functional.mse_loss(self.layers(x), y)
+            self.log("train_loss", loss)
+            return loss
 
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        loss = nn.functional.mse_loss(self.layers(x), y)
-        self.log("train_loss", loss)
-        return loss
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
 
 
 def batches(num_steps=STEPS):
@@ -123,41 +128,47 @@ def by_hand(kind):
     return module, losses
 
 
-class NoNorm(Regression):
-    def on_device(self):
-        """It is no hook."""
+if LATER:
 
-    def __init__(self):
-        super().__init__()
-        self.layers[1] = nn.Tanh()
+    class NoNorm(Regression):
+        def on_device(self):
+            """It is no hook."""
 
-
-class Numbered(NoNorm):
-    """It returns a dict, counts in a buffer, and learns by the number of the batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("num_steps", torch.zeros((), dtype=torch.int64))
-
-    def training_step(self, batch, batch_idx):
-        self.num_steps += 1
-        return {"loss": super().training_step(batch, batch_idx) * (1 + batch_idx)}
+        def __init__(self):
+            super().__init__()
+            self.layers[1] = nn.Tanh()
 
 
-class FrozenBackbone(Regression):
-    """Dropout and statistics of its first layers are those of an evaluation."""
+if LATER:
 
-    def __init__(self):
-        super().__init__()
-        self.backbone = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.BatchNorm1d(4))
-        self.backbone.requires_grad_(False).eval()
-        self.layers[1] = nn.Tanh()
+    class Numbered(NoNorm):
+        """It returns a dict, counts in a buffer, and learns by the number of the batch."""
 
-    def training_step(self, batch, batch_idx):
-        return super().training_step((self.backbone(batch[0]), batch[1]), batch_idx)
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("num_steps", torch.zeros((), dtype=torch.int64))
 
-    def validation_step(self, batch, batch_idx):
-        return nn.functional.mse_loss(self.layers(self.backbone(batch[0])), batch[1])
+        def training_step(self, batch, batch_idx):
+            self.num_steps += 1
+            return {"loss": super().training_step(batch, batch_idx) * (1 + batch_idx)}
+
+
+if LATER:
+
+    class FrozenBackbone(Regression):
+        """Dropout and statistics of its first layers are those of an evaluation."""
+
+        def __init__(self):
+            super().__init__()
+            self.backbone = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.BatchNorm1d(4))
+            self.backbone.requires_grad_(False).eval()
+            self.layers[1] = nn.Tanh()
+
+        def training_step(self, batch, batch_idx):
+            return super().training_step((self.backbone(batch[0]), batch[1]), batch_idx)
+
+        def validation_step(self, batch, batch_idx):
+            return nn.functional.mse_loss(self.layers(self.backbone(batch[0])), batch[1])
 
 
 @pytest.mark.parametrize("options", [NO_OPTIONS, StepOptions(sums_batch_norm=True)])
@@ -181,11 +192,13 @@ def test_layers_stay_in_evaluation_mode_after_an_evaluation():
         evaluation.sums(batch)
 
 
-class Penalised(NoNorm):
-    """It adds a mean over parameters to the loss."""
+if LATER:
 
-    def training_step(self, batch, batch_idx):
-        return super().training_step(batch, batch_idx) + self.layers[0].weight.square().mean()
+    class Penalised(NoNorm):
+        """It adds a mean over parameters to the loss."""
+
+        def training_step(self, batch, batch_idx):
+            return super().training_step(batch, batch_idx) + self.layers[0].weight.square().mean()
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -197,37 +210,43 @@ def test_a_mean_over_parameters_is_no_divisor_of_the_batch(in_ring, size):
         np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-class Masked(NoNorm):
-    """Its loss is a mean over some of the examples, and one over all of them."""
+if LATER:
 
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        outputs, mask = self.layers(x), (y > 0).float()
-        distance = ((outputs - y).abs() * mask).sum() / mask.sum()
-        loss = distance + nn.functional.mse_loss(outputs, y)
-        self.log("train_loss", loss)
-        return loss
+    class Masked(NoNorm):
+        """Its loss is a mean over some of the examples, and one over all of them."""
 
-    def validation_step(self, batch, batch_idx):
-        x, y = batch
-        mask = (y > 0).float()
-        self.log("val_loss", ((self.layers(x) - y).abs() * mask).sum() / mask.sum())
+        def training_step(self, batch, batch_idx):
+            x, y = batch
+            outputs, mask = self.layers(x), (y > 0).float()
+            distance = ((outputs - y).abs() * mask).sum() / mask.sum()
+            loss = distance + nn.functional.mse_loss(outputs, y)
+            self.log("train_loss", loss)
+            return loss
+
+        def validation_step(self, batch, batch_idx):
+            x, y = batch
+            mask = (y > 0).float()
+            self.log("val_loss", ((self.layers(x) - y).abs() * mask).sum() / mask.sum())
 
 
-class Rare(NoNorm):
-    def configure_optimizers(self):
-        optimizer = torch.optim.SGD(self.parameters(), 0.1)
-        scheduler = schedulers.ExponentialLR(optimizer, 0.5)
-        return optimizer, {
-            "scheduler": scheduler,
-            "interval": "step",
-            "frequency": 3,
-            "name": "my rate",
-        }
+if LATER:
+
+    class Rare(NoNorm):
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), 0.1)
+            scheduler = schedulers.ExponentialLR(optimizer, 0.5)
+            return optimizer, {
+                "scheduler": scheduler,
+                "interval": "step",
+                "frequency": 3,
+                "name": "my rate",
+            }
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("kind", [NoNorm, Numbered, Masked, Rare])
+@pytest.mark.parametrize(
+    "kind", [later("NoNorm"), later("Numbered"), later("Masked"), later("Rare")]
+)
 def test_a_training_step_trains_as_in_a_loop(in_ring, kind, size):
     state, sums = in_ring(kind, size)
     module, losses = by_hand(kind)

@@ -5,15 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from edl_horovod.config.schema import LocalConfig
-from edl_horovod.frameworks.torch.framework import TorchFramework
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.tasks.local_rounds import LocalRounds
 from tests.jobs import training
+from tests.later import LATER
 from tests.specs import with_methods
+
+if LATER:
+    import torch
+
+    from edl_horovod.frameworks.torch.framework import TorchFramework
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, REPLICAS, STEPS = 8, 2, 3

@@ -7,20 +7,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import StepOptions
-from edl_horovod.frameworks.torch.model import TorchEvaluation
-from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
-from edl_horovod.frameworks.torch.running import ModuleRunner
-from edl_horovod.frameworks.torch.structures import map_leaves
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
+from tests.jobs import NO_OPTIONS
+from tests.later import LATER, later
 from tests.specs import with_methods
-from tests.torch_ring import CPU, NO_OPTIONS, Meeting, make_step, state_of, train_in_ring
-from tests.zoo import torch_styles
+
+if LATER:
+    import torch
+    from torch import nn
+
+    from edl_horovod.frameworks.torch.model import TorchEvaluation
+    from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
+    from edl_horovod.frameworks.torch.running import ModuleRunner
+    from edl_horovod.frameworks.torch.structures import map_leaves
+    from tests.torch_ring import CPU, Meeting, make_step, state_of, train_in_ring
+    from tests.zoo import torch_styles
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, STEPS = 12, 6
@@ -161,9 +166,11 @@ def test_settings_that_a_loss_of_outputs_does_not_bear_are_refused():
         in_ring(load("Classifier"), list(texts()), 1, StepOptions(class_weight=[1.0, 2.0]))
 
 
-class NoLoss(torch_styles.Classifier):
-    def forward(self, input_ids=None, attention_mask=None, labels=None):
-        return super().forward(input_ids, attention_mask)
+if LATER:
+
+    class NoLoss(torch_styles.Classifier):
+        def forward(self, input_ids=None, attention_mask=None, labels=None):
+            return super().forward(input_ids, attention_mask)
 
 
 def test_a_module_that_takes_labels_and_returns_no_loss_is_told():
@@ -176,10 +183,12 @@ def test_a_module_that_takes_labels_and_returns_no_loss_is_told():
 Named = namedtuple("Named", ["logits", "more"])
 
 
-@dataclass
-class Fields:
-    logits: torch.Tensor
-    more: object = None
+if LATER:
+
+    @dataclass
+    class Fields:
+        logits: torch.Tensor
+        more: object = None
 
 
 class Items(OrderedDict):
@@ -191,7 +200,7 @@ class Items(OrderedDict):
 KINDS = {
     "a model output": lambda logits: torch_styles.ClassifierOutput(logits=logits),
     "a named tuple": lambda logits: Named(logits, [None]),
-    "a dataclass": Fields,
+    "a dataclass": later("Fields"),
     "a dataclass that is frozen": lambda logits: Fields(torch_styles.Restored(logits, logits)),
     "a dict of one's own": lambda logits: Items(logits=logits),
 }

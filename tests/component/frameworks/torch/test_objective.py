@@ -5,20 +5,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.objective import Objective
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.spec import ElasticDLSpec, Mode
+from tests.later import LATER, later
 from tests.specs import with_methods
 
+if LATER:
+    import torch
+    from torch import nn
+
+    from edl_horovod.frameworks.torch.objective import Objective
+
 ZOO = str(Path(__file__).parents[3] / "zoo")
-OUTPUTS, LABELS = torch.tensor([[1.0], [4.0], [2.0]]), torch.tensor([[0.0], [0.0], [1.0]])
-BATCH = Batch(OUTPUTS, LABELS, 3)
-F = nn.functional
+if LATER:
+    OUTPUTS, LABELS = torch.tensor([[1.0], [4.0], [2.0]]), torch.tensor([[0.0], [0.0], [1.0]])
+    BATCH = Batch(OUTPUTS, LABELS, 3)
+    F = nn.functional
 
 
 @pytest.fixture
@@ -43,7 +48,7 @@ def tried():
 @pytest.mark.parametrize(
     "loss",
     [
-        F.mse_loss,
+        later("F.mse_loss"),
         lambda outputs, labels: F.mse_loss(outputs, labels, reduction="none"),
         lambda outputs, labels: ((outputs - labels) ** 2).flatten(),
     ],
@@ -147,7 +152,11 @@ def test_weights_of_examples_weigh_what_has_one_value_an_example(tried):
 
 @pytest.mark.parametrize(
     "labels",
-    [torch.tensor([0, 0, 1]), torch.tensor([[0], [0], [1]]), F.one_hot(torch.tensor([0, 0, 1]))],
+    [
+        later("torch.tensor([0, 0, 1])"),
+        later("torch.tensor([[0], [0], [1]])"),
+        later("F.one_hot(torch.tensor([0, 0, 1]))"),
+    ],
 )
 def test_classes_weigh_as_they_are_set(tried, labels):
     loss = lambda o, y: (o.flatten() - 0) ** 2  # noqa: E731

@@ -6,21 +6,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
-from torch.optim import lr_scheduler as schedulers
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import StepOptions
-from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
+from tests.later import LATER, later
 from tests.specs import with_methods
-from tests.torch_ring import batches_of_sines, make_step, state_of
+
+if LATER:
+    import torch
+    from torch import nn
+    from torch.optim import lr_scheduler as schedulers
+
+    from edl_horovod.frameworks.torch.running import ComputeOptions
+    from tests.torch_ring import batches_of_sines, make_step, state_of
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, STEPS = 12, 12
-EXAMPLE = Batch({"x": torch.ones(2, 4)}, torch.ones(2, 1), 2)
+if LATER:
+    EXAMPLE = Batch({"x": torch.ones(2, 4)}, torch.ones(2, 1), 2)
 
 MAKERS = {
     "adadelta": lambda p: torch.optim.Adadelta(p, 0.5),
@@ -179,17 +184,21 @@ def test_an_optimizer_and_its_scheduler_are_taken_in_every_form_of_lightning(for
     assert rate == pytest.approx(0.1 * 0.5**3 if has_scheduler else 0.1)
 
 
-class Counting(torch.optim.SGD):
-    """It keeps a whole number of each parameter that has a fraction later."""
+if LATER:
 
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    state = self.state[parameter]
-                    state["size"] = state.get("size", 1) + 0.25 * float(parameter.grad.norm() > 0)
-                    parameter -= group["lr"] * state["size"] * parameter.grad
+    class Counting(torch.optim.SGD):
+        """It keeps a whole number of each parameter that has a fraction later."""
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        state = self.state[parameter]
+                        state["size"] = state.get("size", 1) + 0.25 * float(
+                            parameter.grad.norm() > 0
+                        )
+                        parameter -= group["lr"] * state["size"] * parameter.grad
 
 
 def test_whole_numbers_that_get_a_fraction_go_on_elsewhere():
@@ -207,16 +216,18 @@ def test_whole_numbers_that_get_a_fraction_go_on_elsewhere():
     assert_same_weights(second, by_hand(loaded), rtol=2e-5, atol=1e-6)
 
 
-class Widening(torch.optim.SGD):
-    """It keeps a tensor of whole numbers, and later one of others in its place."""
+if LATER:
 
-    @torch.no_grad()
-    def step(self, closure=None):
-        for parameter in self.param_groups[0]["params"]:
-            if parameter.grad is not None:
-                size = self.state[parameter].setdefault("size", torch.tensor(2))
-                if parameter.grad.norm() > 0:
-                    self.state[parameter]["size"] = 0.7 * size
+    class Widening(torch.optim.SGD):
+        """It keeps a tensor of whole numbers, and later one of others in its place."""
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for parameter in self.param_groups[0]["params"]:
+                if parameter.grad is not None:
+                    size = self.state[parameter].setdefault("size", torch.tensor(2))
+                    if parameter.grad.norm() > 0:
+                        self.state[parameter]["size"] = 0.7 * size
 
 
 def test_a_tensor_that_cannot_hold_what_replaces_it_is_refused():
@@ -261,7 +272,9 @@ def test_shaped_gradients_are_those_of_a_loop_of_ones_own(options, change):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 5e-3)], ids=["bf16", "fp16"]
+    ("dtype", "tolerance"),
+    [(later("torch.bfloat16"), 2e-2), (later("torch.float16"), 5e-3)],
+    ids=["bf16", "fp16"],
 )
 def test_autocast_trains_as_elsewhere(dtype, tolerance):
     loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1))
@@ -297,8 +310,10 @@ def test_the_groups_of_known_optimizers_hold_a_parameter_with_what_is_kept_of_it
     assert sum(sizes) == 3 * (4 * 8 + 8 + 8 + 1)
 
 
-class Own(torch.optim.SGD):
-    pass
+if LATER:
+
+    class Own(torch.optim.SGD):
+        pass
 
 
 def test_optimizers_that_are_not_pytorchs_are_given_to_newcomers_at_once():
@@ -333,51 +348,50 @@ def halving(settings):
     return create_optimizer
 
 
-class Lists(torch.optim.SGD):
-    def step(self, closure=None):
-        super().step(closure)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                self.state[parameter]["history"] = [1, 2]
+if LATER:
 
-
-class Lookahead(torch.optim.Optimizer):
-    """Steps of another optimizer, towards which slow weights move."""
-
-    def __init__(self, base):
-        self.base = base
-        self.slow = [p.detach().clone() for group in base.param_groups for p in group["params"]]
-        super().__init__(base.param_groups, base.defaults)
-
-    def step(self, closure=None):
-        self.base.step(closure)
-        for parameter, slow in zip(self.param_groups[0]["params"], self.slow, strict=True):
-            parameter.data.copy_(slow.lerp_(parameter.data, 0.5))
-
-
-class Alternating(torch.optim.SGD):
-    """Every second step does nothing."""
-
-    num_calls = 0
-
-    def step(self, closure=None):
-        self.num_calls += 1
-        if self.num_calls % 2:
+    class Lists(torch.optim.SGD):
+        def step(self, closure=None):
             super().step(closure)
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    self.state[parameter]["history"] = [1, 2]
 
+    class Lookahead(torch.optim.Optimizer):
+        """Steps of another optimizer, towards which slow weights move."""
 
-class Warmup(schedulers.LRScheduler):
-    """Three steps of a rising rate, then another scheduler."""
+        def __init__(self, base):
+            self.base = base
+            self.slow = [p.detach().clone() for group in base.param_groups for p in group["params"]]
+            super().__init__(base.param_groups, base.defaults)
 
-    def __init__(self, optimizer, after):
-        self.after = after
-        super().__init__(optimizer)
+        def step(self, closure=None):
+            self.base.step(closure)
+            for parameter, slow in zip(self.param_groups[0]["params"], self.slow, strict=True):
+                parameter.data.copy_(slow.lerp_(parameter.data, 0.5))
 
-    def get_lr(self):
-        if self.last_epoch > 3:
-            self.after.step()
-            return self.after.get_last_lr()
-        return [rate * (self.last_epoch + 1) / 4 for rate in self.base_lrs]
+    class Alternating(torch.optim.SGD):
+        """Every second step does nothing."""
+
+        num_calls = 0
+
+        def step(self, closure=None):
+            self.num_calls += 1
+            if self.num_calls % 2:
+                super().step(closure)
+
+    class Warmup(schedulers.LRScheduler):
+        """Three steps of a rising rate, then another scheduler."""
+
+        def __init__(self, optimizer, after):
+            self.after = after
+            super().__init__(optimizer)
+
+        def get_lr(self):
+            if self.last_epoch > 3:
+                self.after.step()
+                return self.after.get_last_lr()
+            return [rate * (self.last_epoch + 1) / 4 for rate in self.base_lrs]
 
 
 def warmed_up(model):

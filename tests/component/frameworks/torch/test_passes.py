@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
 
 from edl_horovod.errors import UserCodeError
+from tests.later import LATER
+
+if LATER:
+    import torch
 
 MODULE = """
 import torch

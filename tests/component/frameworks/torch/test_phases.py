@@ -8,18 +8,22 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-import torch
-from torch.nn.functional import softplus
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.framework import TorchFramework
-from edl_horovod.frameworks.torch.structures import take_examples
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.spec import Phase
 from tests.jobs import training
+from tests.later import LATER
 from tests.specs import with_methods
-from tests.torch_ring import Reducer
+
+if LATER:
+    import torch
+    from torch.nn.functional import softplus
+
+    from edl_horovod.frameworks.torch.framework import TorchFramework
+    from edl_horovod.frameworks.torch.structures import take_examples
+    from tests.torch_ring import Reducer
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, STEPS = 8, 6
@@ -29,23 +33,25 @@ class LostMember(Exception):
     pass
 
 
-class FailingReducer(Reducer):
-    """A ring of one rank that breaks in some passes."""
+if LATER:
 
-    failing: ClassVar[set[int]] = set()
-    count = 0
+    class FailingReducer(Reducer):
+        """A ring of one rank that breaks in some passes."""
 
-    def __init__(self, parameters):
-        super().__init__(parameters, None, 0)
+        failing: ClassVar[set[int]] = set()
+        count = 0
 
-    def finish(self, small, weight):
-        FailingReducer.count += 1
-        if FailingReducer.count in FailingReducer.failing:
-            raise LostMember
-        for parameter in self._parameters:
-            if parameter.grad is not None:
-                parameter.grad *= self._weight / weight
-        return small
+        def __init__(self, parameters):
+            super().__init__(parameters, None, 0)
+
+        def finish(self, small, weight):
+            FailingReducer.count += 1
+            if FailingReducer.count in FailingReducer.failing:
+                raise LostMember
+            for parameter in self._parameters:
+                if parameter.grad is not None:
+                    parameter.grad *= self._weight / weight
+            return small
 
 
 def loss_by_hand(phase, model, features):

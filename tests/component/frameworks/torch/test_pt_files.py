@@ -10,27 +10,32 @@ import tarfile
 import zipfile
 
 import pytest
-import torch
-from torch import nn
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch import file_models
-from edl_horovod.frameworks.torch.pt_files import inspect_pt, load_pt, unsafe_globals
 from edl_horovod.models.modules import CustomObject
 from edl_horovod.models.spec_zoo import FileModel
+from tests.later import LATER
+
+if LATER:
+    import torch
+    from torch import nn
+
+    from edl_horovod.frameworks.torch import file_models
+    from edl_horovod.frameworks.torch.pt_files import inspect_pt, load_pt, unsafe_globals
 
 MAGIC = 0x1950A86A20F9469CFC6C
 CODE = 240
-LAYERS = nn.Sequential(
-    nn.Conv2d(1, 3, 3, bias=False),
-    nn.BatchNorm2d(3),
-    nn.ReLU(),
-    nn.Flatten(),
-    nn.Linear(48, 8),
-    nn.Unflatten(1, (1, 8)),
-    nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True),
-    nn.GRU(8, 4, batch_first=True),
-)
+if LATER:
+    LAYERS = nn.Sequential(
+        nn.Conv2d(1, 3, 3, bias=False),
+        nn.BatchNorm2d(3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(48, 8),
+        nn.Unflatten(1, (1, 8)),
+        nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True),
+        nn.GRU(8, 4, batch_first=True),
+    )
 
 
 def in_archive(content, version="3"):
@@ -285,13 +290,15 @@ def test_a_pickle_that_changes_a_class_does_not_load(tmp_path):
     assert not hasattr(collections.Counter, "dump_patches")
 
 
-class Own(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.line = nn.Linear(2, 1)
+if LATER:
 
-    def forward(self, x):
-        return self.line(x)
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.line = nn.Linear(2, 1)
+
+        def forward(self, x):
+            return self.line(x)
 
 
 def test_a_class_of_the_user_loads_where_it_is_named(tmp_path):

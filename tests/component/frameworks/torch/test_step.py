@@ -7,28 +7,33 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import StepOptions
-from edl_horovod.frameworks.torch.batches import step_seed
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
+from tests.jobs import NO_OPTIONS
+from tests.later import LATER, later
 from tests.specs import with_methods
-from tests.torch_ring import (
-    NO_OPTIONS,
-    Meeting,
-    batches_of_sines,
-    make_step,
-    part_of,
-    state_of,
-    train_in_ring,
-)
+
+if LATER:
+    import torch
+    from torch import nn
+
+    from edl_horovod.frameworks.torch.batches import step_seed
+    from tests.torch_ring import (
+        Meeting,
+        batches_of_sines,
+        make_step,
+        part_of,
+        state_of,
+        train_in_ring,
+    )
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, STEPS = 12, 8
-EXAMPLE = Batch({"x": torch.ones(2, 4)}, torch.ones(2, 1), 2)
+if LATER:
+    EXAMPLE = Batch({"x": torch.ones(2, 4)}, torch.ones(2, 1), 2)
 
 
 def batches(num_steps=STEPS):
@@ -162,17 +167,19 @@ def test_what_fails_in_a_step_leaves_the_state_as_it_was():
     assert all(each.grad is None for each in step.model.runner.module.parameters())
 
 
-class Partly(nn.Module):
-    """One of its layers is used where the first feature says so."""
+if LATER:
 
-    def __init__(self):
-        super().__init__()
-        self.used, self.seldom, self.never = (nn.Linear(4, 1) for _ in range(3))
+    class Partly(nn.Module):
+        """One of its layers is used where the first feature says so."""
 
-    def forward(self, features):
-        x = features["x"]
-        y = self.used(x)
-        return y + self.seldom(x) if float(x[0, 0]) > 1e3 else y
+        def __init__(self):
+            super().__init__()
+            self.used, self.seldom, self.never = (nn.Linear(4, 1) for _ in range(3))
+
+        def forward(self, features):
+            x = features["x"]
+            y = self.used(x)
+            return y + self.seldom(x) if float(x[0, 0]) > 1e3 else y
 
 
 def partly():
@@ -255,17 +262,19 @@ def test_a_loss_that_depends_on_no_parameter_is_refused():
         step.step(next(batches()), wants_change=False, is_alone=True, salt=0)
 
 
-class Counting(nn.Linear):
-    """It counts in a buffer, but only examples that the first ones have none of."""
+if LATER:
 
-    def __init__(self):
-        super().__init__(4, 1)
-        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+    class Counting(nn.Linear):
+        """It counts in a buffer, but only examples that the first ones have none of."""
 
-    def forward(self, features):
-        if float(features["x"][0, 0]) > 1e3:
-            self.count += 1
-        return super().forward(features["x"])
+        def __init__(self):
+            super().__init__(4, 1)
+            self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, features):
+            if float(features["x"][0, 0]) > 1e3:
+                self.count += 1
+            return super().forward(features["x"])
 
 
 def test_a_buffer_that_changes_only_later_is_refused():
@@ -277,18 +286,20 @@ def test_a_buffer_that_changes_only_later_is_refused():
         step.step(batch, wants_change=False, is_alone=True, salt=0)
 
 
-class Unfreezing(nn.Module):
-    """It unfreezes its first layer by the examples, where no callback could know of it."""
+if LATER:
 
-    def __init__(self):
-        super().__init__()
-        self.hidden, self.output = nn.Linear(4, 4), nn.Linear(4, 1)
-        self.hidden.requires_grad_(False)
+    class Unfreezing(nn.Module):
+        """It unfreezes its first layer by the examples, where no callback could know of it."""
 
-    def forward(self, features):
-        x = features["x"]
-        self.hidden.requires_grad_(float(x[0, 0]) > 1e3)
-        return self.output(torch.tanh(self.hidden(x)))
+        def __init__(self):
+            super().__init__()
+            self.hidden, self.output = nn.Linear(4, 4), nn.Linear(4, 1)
+            self.hidden.requires_grad_(False)
+
+        def forward(self, features):
+            x = features["x"]
+            self.hidden.requires_grad_(float(x[0, 0]) > 1e3)
+            return self.output(torch.tanh(self.hidden(x)))
 
 
 def test_a_parameter_that_a_step_unfreezes_is_refused():
@@ -302,21 +313,23 @@ def test_a_parameter_that_a_step_unfreezes_is_refused():
     assert_same(state_of(step), before, rtol=0, atol=0)
 
 
-class Shrinking(nn.Module):
-    """It writes into what is trained, and notes how wide its input is."""
+if LATER:
 
-    def __init__(self):
-        super().__init__()
-        self.layer, self.output = nn.Linear(4, 4), nn.Linear(4, 1)
-        self.width = 0
-        self.has_run = False
+    class Shrinking(nn.Module):
+        """It writes into what is trained, and notes how wide its input is."""
 
-    def forward(self, features):
-        self.width, self.has_run = features["x"].shape[1], True
-        with torch.no_grad():
-            self.layer.weight.mul_(0.9)
-            self.layer.bias.data = self.layer.bias.data.clamp(-0.1, 0.1)
-        return self.output(torch.tanh(self.layer(features["x"])))
+        def __init__(self):
+            super().__init__()
+            self.layer, self.output = nn.Linear(4, 4), nn.Linear(4, 1)
+            self.width = 0
+            self.has_run = False
+
+        def forward(self, features):
+            self.width, self.has_run = features["x"].shape[1], True
+            with torch.no_grad():
+                self.layer.weight.mul_(0.9)
+                self.layer.bias.data = self.layer.bias.data.clamp(-0.1, 0.1)
+            return self.output(torch.tanh(self.layer(features["x"])))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -350,25 +363,27 @@ def test_what_is_written_into_parameters_is_that_of_a_loop_by_hand(size):
             torch.testing.assert_close(tensor, module.state_dict()[name], rtol=1e-5, atol=1e-6)
 
 
-class ActNorm(nn.Module):
-    """Its first batch says how it begins."""
+if LATER:
 
-    def __init__(self, kind):
-        super().__init__()
-        self.shift, self.layer = nn.Parameter(torch.zeros(4)), nn.Linear(4, 1)
-        self.kind = kind
-        self.is_begun = False
-        if kind == "buffer":
-            self.register_buffer("begun", torch.zeros((), dtype=torch.uint8))
+    class ActNorm(nn.Module):
+        """Its first batch says how it begins."""
 
-    def forward(self, features):
-        x = features["x"]
-        if not (self.begun.item() if self.kind == "buffer" else self.is_begun):
-            self.shift.data.copy_(-x.mean(0))
-            if self.kind == "buffer":
-                self.begun.fill_(1)
-            self.is_begun = True
-        return self.layer(x + self.shift)
+        def __init__(self, kind):
+            super().__init__()
+            self.shift, self.layer = nn.Parameter(torch.zeros(4)), nn.Linear(4, 1)
+            self.kind = kind
+            self.is_begun = False
+            if kind == "buffer":
+                self.register_buffer("begun", torch.zeros((), dtype=torch.uint8))
+
+        def forward(self, features):
+            x = features["x"]
+            if not (self.begun.item() if self.kind == "buffer" else self.is_begun):
+                self.shift.data.copy_(-x.mean(0))
+                if self.kind == "buffer":
+                    self.begun.fill_(1)
+                self.is_begun = True
+            return self.layer(x + self.shift)
 
 
 @pytest.mark.parametrize("kind", ["buffer", "attribute"])
@@ -378,14 +393,16 @@ def test_parameters_that_begin_by_the_first_batch_are_refused(kind):
         make_step(loaded, EXAMPLE)
 
 
-class CountsPasses(nn.Linear):
-    def __init__(self):
-        super().__init__(4, 1)
-        self.num_passes = 0
+if LATER:
 
-    def forward(self, features):
-        self.num_passes += 1
-        return super().forward(features["x"]) / self.num_passes
+    class CountsPasses(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 1)
+            self.num_passes = 0
+
+        def forward(self, features):
+            self.num_passes += 1
+            return super().forward(features["x"]) / self.num_passes
 
 
 def test_a_count_that_is_no_buffer_is_refused():
@@ -394,16 +411,18 @@ def test_a_count_that_is_no_buffer_is_refused():
         make_step(loaded, EXAMPLE)
 
 
-class KeepsState(nn.Linear):
-    """It changes an attribute by what this was before."""
+if LATER:
 
-    def __init__(self, first, change):
-        super().__init__(4, 1)
-        self.kept, self.change = first, change
+    class KeepsState(nn.Linear):
+        """It changes an attribute by what this was before."""
 
-    def forward(self, features):
-        self.kept = self.change(self.kept, features["x"])
-        return super().forward(features["x"]) * (1 + self.kept)
+        def __init__(self, first, change):
+            super().__init__(4, 1)
+            self.kept, self.change = first, change
+
+        def forward(self, features):
+            self.kept = self.change(self.kept, features["x"])
+            return super().forward(features["x"]) * (1 + self.kept)
 
 
 @pytest.mark.parametrize(
@@ -413,7 +432,7 @@ class KeepsState(nn.Linear):
         (0.0, lambda kept, x: 0.9 * kept + 0.1 * x.mean().item()),
         (True, lambda kept, x: not kept),
         (None, lambda kept, x: x.mean() + (0.0 if kept is None else kept)),
-        (torch.zeros(()), lambda kept, x: kept.lerp(x.detach().mean(), 0.1)),
+        (later("torch.zeros(())"), lambda kept, x: kept.lerp(x.detach().mean(), 0.1)),
     ],
     ids=["decay", "moving mean", "toggle", "tensor that appears", "tensor"],
 )
@@ -423,40 +442,39 @@ def test_state_in_an_attribute_is_refused(first, change):
         make_step(loaded, EXAMPLE)
 
 
-Metric = type("Metric", (nn.Module,), {"__module__": "torchmetrics.metric"})
+if LATER:
+    Metric = type("Metric", (nn.Module,), {"__module__": "torchmetrics.metric"})
 
+    class Accuracy(Metric):
+        """As far as it is looked at: it counts its calls and adds up what they say."""
 
-class Accuracy(Metric):
-    """As far as it is looked at: it counts its calls and adds up what they say."""
+        def __init__(self):
+            super().__init__()
+            self._update_count, self.total = 0, torch.zeros(())
 
-    def __init__(self):
-        super().__init__()
-        self._update_count, self.total = 0, torch.zeros(())
+        def forward(self, outputs):
+            self._update_count += 1
+            self.total = self.total + outputs.detach().mean()
 
-    def forward(self, outputs):
-        self._update_count += 1
-        self.total = self.total + outputs.detach().mean()
+    class Caches(nn.Module):
+        """It notes what a pass computes, by random numbers, and by a buffer that it changes."""
 
+        def __init__(self):
+            super().__init__()
+            self.layer, self.dropout = nn.Linear(4, 1), nn.Dropout(0.5)
+            self.register_buffer("scale", torch.ones(()))
+            self.last_mean, self.last_outputs, self.mask = 0.0, None, None
+            self.accuracy = Accuracy()
 
-class Caches(nn.Module):
-    """It notes what a pass computes, by random numbers, and by a buffer that it changes."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.dropout = nn.Linear(4, 1), nn.Dropout(0.5)
-        self.register_buffer("scale", torch.ones(()))
-        self.last_mean, self.last_outputs, self.mask = 0.0, None, None
-        self.accuracy = Accuracy()
-
-    def forward(self, features):
-        if self.mask is None:
-            self.mask = torch.ones(4)
-        self.scale.mul_(0.99)
-        drawn = random.random() + np.random.random()
-        outputs = self.layer(self.dropout(features["x"] * self.mask)) * self.scale * drawn
-        self.last_outputs, self.last_mean = outputs, outputs.mean().item()
-        self.accuracy(outputs)
-        return outputs
+        def forward(self, features):
+            if self.mask is None:
+                self.mask = torch.ones(4)
+            self.scale.mul_(0.99)
+            drawn = random.random() + np.random.random()
+            outputs = self.layer(self.dropout(features["x"] * self.mask)) * self.scale * drawn
+            self.last_outputs, self.last_mean = outputs, outputs.mean().item()
+            self.accuracy(outputs)
+            return outputs
 
 
 def test_attributes_that_only_note_the_last_pass_are_no_state():
@@ -466,30 +484,31 @@ def test_attributes_that_only_note_the_last_pass_are_no_state():
     assert step.step(batch, wants_change=False, is_alone=True, salt=0).is_finite
 
 
-class Spectral(nn.Module):
-    """A row has only one left singular vector, so that the first passes write what it is."""
+if LATER:
 
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 1))
+    class Spectral(nn.Module):
+        """A row has only one left singular vector, so that the first passes write what it is."""
 
-    def forward(self, features):
-        return self.layer(features["x"])
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 1))
+
+        def forward(self, features):
+            return self.layer(features["x"])
+
+    class Clamped(nn.Linear):
+        """The limit has an effect only after some steps."""
+
+        def __init__(self):
+            super().__init__(4, 1)
+
+        def forward(self, features):
+            with torch.no_grad():
+                self.weight.clamp_(-0.55, 0.55)
+            return super().forward(features["x"])
 
 
-class Clamped(nn.Linear):
-    """The limit has an effect only after some steps."""
-
-    def __init__(self):
-        super().__init__(4, 1)
-
-    def forward(self, features):
-        with torch.no_grad():
-            self.weight.clamp_(-0.55, 0.55)
-        return super().forward(features["x"])
-
-
-@pytest.mark.parametrize("create_model", [Spectral, Clamped])
+@pytest.mark.parametrize("create_model", [later("Spectral"), later("Clamped")])
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_write_that_changes_nothing_at_first_is_that_of_a_loop_by_hand(size, create_model):
     loaded = with_methods(
@@ -510,26 +529,28 @@ def test_a_write_that_changes_nothing_at_first_is_that_of_a_loop_by_hand(size, c
         np.testing.assert_allclose(states[0][name], tensor.numpy(), rtol=1e-4, err_msg=name)
 
 
-class Rotating(nn.Module):
-    """It keeps a mean of complex numbers, and counts passes and examples."""
+if LATER:
 
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 1)
-        self.register_buffer("mean", torch.full((4,), 1 + 2j, dtype=torch.complex64))
-        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("examples", torch.zeros((), dtype=torch.int32))
-        self.register_buffer("positive", torch.zeros(4, dtype=torch.int64))
+    class Rotating(nn.Module):
+        """It keeps a mean of complex numbers, and counts passes and examples."""
 
-    def forward(self, features):
-        x, mean = features["x"], self.mean.clone()
-        turned = x * torch.exp(1j * x.mean(1, keepdim=True))
-        if self.training:
-            self.mean.mul_(0.9).add_(turned.mean(0), alpha=0.1)
-            self.passes += 1
-            self.examples += len(x)
-            self.positive += (x > 0).sum(0)
-        return self.layer(torch.view_as_real(turned + mean).flatten(1))
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 1)
+            self.register_buffer("mean", torch.full((4,), 1 + 2j, dtype=torch.complex64))
+            self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+            self.register_buffer("examples", torch.zeros((), dtype=torch.int32))
+            self.register_buffer("positive", torch.zeros(4, dtype=torch.int64))
+
+        def forward(self, features):
+            x, mean = features["x"], self.mean.clone()
+            turned = x * torch.exp(1j * x.mean(1, keepdim=True))
+            if self.training:
+                self.mean.mul_(0.9).add_(turned.mean(0), alpha=0.1)
+                self.passes += 1
+                self.examples += len(x)
+                self.positive += (x > 0).sum(0)
+            return self.layer(torch.view_as_real(turned + mean).flatten(1))
 
 
 @pytest.mark.parametrize("keep", [lambda number: True, lambda number: number % 5 < 2])
@@ -553,62 +574,62 @@ def test_complex_buffers_and_counters_are_those_of_a_loop_by_hand(size, keep):
             np.testing.assert_allclose(state[name], tensor.numpy(), rtol=1e-5, err_msg=name)
 
 
-class Queue(nn.Module):
-    """It keeps the last examples, as MoCo does."""
+if LATER:
 
-    def __init__(self, is_bounded=True):
-        super().__init__()
-        self.layer = nn.Linear(4, 1)
-        self.is_bounded = is_bounded
-        self.register_buffer("queue", torch.randn(48, 4))
-        self.register_buffer("pointer", torch.zeros(1, dtype=torch.int64))
+    class Queue(nn.Module):
+        """It keeps the last examples, as MoCo does."""
 
-    def forward(self, features):
-        x = features["x"]
-        if self.training:
-            start = int(self.pointer)
-            if not self.is_bounded:
-                start %= 48
-            self.queue[start : start + len(x)] = x
-            self.pointer[0] = start + len(x)
-            if self.is_bounded:
-                self.pointer[0] %= 48
-        return self.layer(x)
+        def __init__(self, is_bounded=True):
+            super().__init__()
+            self.layer = nn.Linear(4, 1)
+            self.is_bounded = is_bounded
+            self.register_buffer("queue", torch.randn(48, 4))
+            self.register_buffer("pointer", torch.zeros(1, dtype=torch.int64))
 
+        def forward(self, features):
+            x = features["x"]
+            if self.training:
+                start = int(self.pointer)
+                if not self.is_bounded:
+                    start %= 48
+                self.queue[start : start + len(x)] = x
+                self.pointer[0] = start + len(x)
+                if self.is_bounded:
+                    self.pointer[0] %= 48
+            return self.layer(x)
 
-class PointerAlone(nn.Linear):
-    def __init__(self, bound=48):
-        super().__init__(4, 1)
-        self.bound = bound
-        self.register_buffer("pointer", torch.zeros(1, dtype=torch.int64))
+    class PointerAlone(nn.Linear):
+        def __init__(self, bound=48):
+            super().__init__(4, 1)
+            self.bound = bound
+            self.register_buffer("pointer", torch.zeros(1, dtype=torch.int64))
 
-    def forward(self, features):
-        if self.training:
-            self.pointer[0] = (self.pointer + len(features["x"])) % self.bound
-        return super().forward(features["x"])
+        def forward(self, features):
+            if self.training:
+                self.pointer[0] = (self.pointer + len(features["x"])) % self.bound
+            return super().forward(features["x"])
 
+    class Sums(nn.Linear):
+        """It keeps a moving sum over a batch, as the codebooks of a VQ-VAE do."""
 
-class Sums(nn.Linear):
-    """It keeps a moving sum over a batch, as the codebooks of a VQ-VAE do."""
+        def __init__(self):
+            super().__init__(4, 1)
+            self.register_buffer("total", torch.zeros(4))
 
-    def __init__(self):
-        super().__init__(4, 1)
-        self.register_buffer("total", torch.zeros(4))
-
-    def forward(self, features):
-        if self.training:
-            self.total.mul_(0.9).add_(features["x"].sum(0), alpha=0.1)
-        return super().forward(features["x"])
+        def forward(self, features):
+            if self.training:
+                self.total.mul_(0.9).add_(features["x"].sum(0), alpha=0.1)
+            return super().forward(features["x"])
 
 
 @pytest.mark.parametrize(
     ("create_model", "name"),
     [
-        (Queue, "queue"),
+        (later("Queue"), "queue"),
         (lambda: Queue(is_bounded=False), "queue"),
-        (PointerAlone, "pointer"),
+        (later("PointerAlone"), "pointer"),
         (lambda: PointerAlone(bound=3), "pointer"),
-        (Sums, "total"),
+        (later("Sums"), "total"),
     ],
 )
 def test_a_buffer_that_no_ring_can_keep_is_refused(create_model, name):
@@ -617,15 +638,17 @@ def test_a_buffer_that_no_ring_can_keep_is_refused(create_model, name):
         make_step(loaded, EXAMPLE)
 
 
-class Empty(nn.Module):
-    def forward(self, features):
-        return features["x"][:, :1]
+if LATER:
+
+    class Empty(nn.Module):
+        def forward(self, features):
+            return features["x"][:, :1]
 
 
 @pytest.mark.parametrize(
     ("create_model", "message"),
     [
-        (Empty, r"has no parameters, so there is nothing to train. Received: Empty"),
+        (later("Empty"), r"has no parameters, so there is nothing to train. Received: Empty"),
         (lambda: nn.Linear, r"must return a torch.nn.Module. Received: type. Write Linear\(...\)"),
         (lambda: None, r"must return a torch.nn.Module. Received: NoneType"),
         (lambda: nn.Linear(4, 1), r"create_dataset \({'x': 'float32\[2, 4\]'}\)"),
@@ -658,19 +681,21 @@ def test_a_rank_with_one_example_normalises_it():
     assert alone.loss == pytest.approx(expected.item(), rel=1e-5)
 
 
-class Pictures(nn.Module):
-    """A single example has four values of each feature."""
+if LATER:
 
-    def __init__(self):
-        super().__init__()
-        self.convolution, self.norm = nn.Conv2d(1, 3, 1), nn.BatchNorm2d(3)
-        self.dropout, self.output = nn.Dropout(0.5), nn.Linear(3, 1)
-        self.sizes = []
+    class Pictures(nn.Module):
+        """A single example has four values of each feature."""
 
-    def forward(self, features):
-        self.sizes.append(len(features["x"]))
-        pictures = self.norm(self.convolution(features["x"].view(-1, 1, 2, 2)))
-        return self.output(self.dropout(pictures.tanh().amax((2, 3))))
+        def __init__(self):
+            super().__init__()
+            self.convolution, self.norm = nn.Conv2d(1, 3, 1), nn.BatchNorm2d(3)
+            self.dropout, self.output = nn.Dropout(0.5), nn.Linear(3, 1)
+            self.sizes = []
+
+        def forward(self, features):
+            self.sizes.append(len(features["x"]))
+            pictures = self.norm(self.convolution(features["x"].view(-1, 1, 2, 2)))
+            return self.output(self.dropout(pictures.tanh().amax((2, 3))))
 
 
 def test_one_example_is_a_step_of_a_plain_loop():
@@ -695,32 +720,34 @@ def test_one_example_is_a_step_of_a_plain_loop():
         assert torch.equal(module.state_dict()[name], value), name
 
 
-class Hooked(nn.Module):
-    """All kinds of hooks change gradients that are small, by what they are; and note them."""
+if LATER:
 
-    def __init__(self):
-        super().__init__()
-        self.hidden, self.output = nn.Linear(4, 8), nn.Linear(8, 1)
-        self.seen = []
-        self.hidden.weight.register_hook(self.changed)
-        self.output.weight.register_post_accumulate_grad_hook(self.change_grad)
-        self.output.register_full_backward_hook(self.note_outputs)
+    class Hooked(nn.Module):
+        """All kinds of hooks change gradients that are small, by what they are; and note them."""
 
-    def changed(self, gradient):
-        self.seen.append(gradient.detach().clone())
-        return gradient.clamp(-0.01, 0.01)
+        def __init__(self):
+            super().__init__()
+            self.hidden, self.output = nn.Linear(4, 8), nn.Linear(8, 1)
+            self.seen = []
+            self.hidden.weight.register_hook(self.changed)
+            self.output.weight.register_post_accumulate_grad_hook(self.change_grad)
+            self.output.register_full_backward_hook(self.note_outputs)
 
-    def change_grad(self, parameter):
-        parameter.grad.copy_(self.changed(parameter.grad))
+        def changed(self, gradient):
+            self.seen.append(gradient.detach().clone())
+            return gradient.clamp(-0.01, 0.01)
 
-    def note_outputs(self, _module, _inputs, gradients):
-        self.seen.append(gradients[0].detach().clone())
+        def change_grad(self, parameter):
+            parameter.grad.copy_(self.changed(parameter.grad))
 
-    def forward(self, features):
-        hidden = torch.tanh(self.hidden(features["x"]))
-        if hidden.requires_grad:
-            hidden.register_hook(lambda gradient: self.changed(gradient * 3))
-        return self.output(hidden)
+        def note_outputs(self, _module, _inputs, gradients):
+            self.seen.append(gradients[0].detach().clone())
+
+        def forward(self, features):
+            hidden = torch.tanh(self.hidden(features["x"]))
+            if hidden.requires_grad:
+                hidden.register_hook(lambda gradient: self.changed(gradient * 3))
+            return self.output(hidden)
 
 
 def gradients_by_hand(module, batch):

@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.job import checkpoint_files
 from edl_horovod.ring.checkpoint import read_tensors
+from tests.later import LATER
+
+if LATER:
+    import torch
+    from safetensors.torch import load_file
 
 MODULE = """
 import torch

@@ -4,12 +4,16 @@ import json
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from edl_horovod.job import checkpoint_files
 from edl_horovod.records.reader import Reader
-from tests.zoo import torch_tiny
+from tests.later import LATER
+
+if LATER:
+    import torch
+    from safetensors.torch import load_file
+
+    from tests.zoo import torch_tiny
 
 EPOCHS = "train.epochs=3"
 

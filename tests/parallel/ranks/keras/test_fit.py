@@ -5,8 +5,8 @@ import pytest
 
 from tests.fitting import BATCH, STEPS, assert_same_weights, by_fit, by_us, loaded_with, own_data
 from tests.parallel.agreement import assert_same_everywhere
+from tests.specs import OPTIMIZERS
 from tests.zoo import own, texts
-from tests.zoo.fitted import OPTIMIZERS
 
 
 def long_after(cases, number):
