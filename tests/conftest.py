@@ -34,6 +34,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 with contextlib.suppress(ImportError):
     import triton  # noqa: F401
 
+pytest_plugins = ["tests.workers"]
+
+# Several processes share the cores, and PyTorch reads it when it is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 FIGURE = "figure"
 RINGS = {
     "component/frameworks",

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from edl_horovod.job import events, hosts
 from tests.integration.which_frameworks import frameworks_for
 from tests.records import write_records
 from tests.waiting import wait_until
+from tests.warm import start_program
 
 ZOO = Path(__file__).parents[1] / "zoo"
 REPOSITORY = Path(__file__).parents[2]
@@ -42,16 +44,24 @@ def run_script(script, folder, variables, *, seconds):
 
 def edl(*words, code=0):
     """Run an `edl` verb to its end; returns all that it printed."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "edl_horovod", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=REPOSITORY,
-    )
-    assert ended.returncode == code, ended.stdout + ended.stderr
-    return ended.stdout + ended.stderr
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = start_program(
+            [sys.executable, "-m", "edl_horovod", *words],
+            environment=os.environ,
+            cwd=REPOSITORY,
+            output=output,
+            errors=errors,
+        )
+        try:
+            ended_with = process.wait(120)
+        finally:
+            process.kill()
+        printed = ""
+        for file in (output, errors):
+            file.seek(0)
+            printed += file.read()
+    assert ended_with == code, printed
+    return printed
 
 
 class Job:
@@ -61,13 +71,11 @@ class Job:
         self.job_dir = Path(job_dir)
         self.output_path = self.job_dir.with_suffix(".printed")
         with self.output_path.open("w") as stream:
-            self.process = subprocess.Popen(
+            self.process = start_program(
                 command,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
+                environment={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables},
                 cwd=cwd,
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables},
-                start_new_session=True,
+                output=stream,
             )
 
     @property
@@ -133,14 +141,7 @@ class Job:
         os.kill(self.worker_pid(slot), number)
 
     def coordinator_pid(self):
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                arguments = path.read_bytes().decode().split("\0")
-            except OSError:
-                continue
-            if "edl_horovod.coordinator" in arguments and str(self.job_dir) in arguments:
-                return int(path.parent.name)
-        raise AssertionError("no coordinator")
+        return self.events("coordinator")[-1].event.pid
 
     def want(self, slots):
         hosts.write(self.job_dir / "hosts", {"localhost": slots})
@@ -159,14 +160,16 @@ class Job:
     def processes(self):
         """Pids of all processes that work for this job, its launcher not counted."""
         found = []
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
+        for folder in Path("/proc").glob("[0-9]*"):
             try:
-                text = path.read_bytes().decode()
+                text = (folder / "cmdline").read_bytes().decode()
+                # One that was forked has the command of what forked it.
+                output = os.readlink(folder / "fd" / "1")
             except OSError:
                 continue
             is_ours = "edl_horovod.worker" in text or "edl_horovod.coordinator" in text
-            if is_ours and str(self.job_dir) in text:
-                found.append(int(path.parent.name))
+            if (is_ours and str(self.job_dir) in text) or output.startswith(f"{self.job_dir}/"):
+                found.append(int(folder.name))
         return found
 
     def describe(self):
@@ -190,10 +193,9 @@ class Job:
 
 
 @pytest.fixture(scope="session")
-def shared_folder(tmp_path_factory, worker_id):
+def shared_folder(tmp_path_factory):
     """A folder of a name that all processes of this run share, for one of them at a time."""
     base = tmp_path_factory.getbasetemp()
-    base = base if worker_id == "master" else base.parent
 
     @contextlib.contextmanager
     def use(name):
