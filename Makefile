@@ -42,7 +42,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Open MPI and the tools of the environment come before those of the machine.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup lock demo test test-all lint lint-python lint-files unit component kube test-kube golden parallel integration netns \
+.PHONY: help setup lock demo test behaviour test-all nightly nightly-fuzz nightly-chaos nightly-versions lint lint-python lint-files unit component kube test-kube golden parallel integration netns \
   images chaos dist docs test-versions bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve gan notebooks proto clean
 
 help:
@@ -50,9 +50,11 @@ help:
 	@echo 'make demo           pictures -> records -> training -> evaluation -> predictions; FRAMEWORK=torch'
 	@echo 'make test           lint, and a test of each behaviour, with TensorFlow in 9 to 12 minutes'
 	@echo 'make test ONLY=torch   the tests with that in their names, here those with PyTorch: 3 minutes'
+	@echo 'make test CHANGED=1 the tests of the modules that differ from the branch that this one began at'
 	@echo 'make test-all       the long tests, and as root make netns and make images'
 	@echo 'make test-versions  set-up, demo and tests with each supported Python, or VERSIONS=python3.12'
 	@echo 'make lint           format, rules, types, imports, words, spelling, YAML, workflows, Dockerfiles'
+	@echo 'make nightly        PART=fuzz, chaos or versions: what takes hours'
 	@echo 'make unit component kube parallel integration netns images   the tests of one folder'
 	@echo 'make test-kube      contract tests against a real API server (KUBEBUILDER_ASSETS)'
 	@echo 'make golden         k8s/ as edl would submit it now'
@@ -126,25 +128,27 @@ $(DEMO)/records/%: $(DEMO)/images | $(READY)
 
 # -- checks --------------------------------------------------------------------------------------
 
-# Side by side where one would leave a core idle: linters use one, the tests of Kubernetes mostly wait, and so
-# do many jobs, next to which the tests of component and parallel have much to do.
-SIDE_BY_SIDE := $(BIN)/python -m pytest -q -n 3 --dist worksteal
-# What takes longest first: Horovod is built, and the ring of tests.
-JOBS := $(SIDE_BY_SIDE) tests/integration/test_setup_horovod.py tests/parallel tests/integration tests/component
+# Jobs wait for much, so that some more tests run side by side than there are cores; those of jobs come first.
+PYTEST := $(BIN)/python -m pytest -q
+SIDE_BY_SIDE := $(PYTEST) --workers 3
+JOBS := tests/integration tests/parallel
+TESTS := $(JOBS) tests/kube tests/component tests/unit
 
 SOON := not long and not root
 
-# ONLY=torch runs the tests with that in their names alone, as after PyTorch was added.
+# ONLY=torch runs the tests with that in their names alone, as after PyTorch was added; CHANGED=1 those of the modules
+# that differ from the last commit of the branch that one began at.
 test: $(READY)
 ifdef ONLY
-	$(SIDE_BY_SIDE) tests/unit tests/kube tests/component tests/parallel tests/integration -m '$(SOON)' -k '$(ONLY)'
+	$(SIDE_BY_SIDE) $(TESTS) -m '$(SOON)' --only '$(ONLY)'
+else ifdef CHANGED
+	$(BIN)/python -m tests.changed | xargs -r $(SIDE_BY_SIDE) -m '$(SOON)'
 else
-	$(MAKE) -j 3 --output-sync=target lint unit kube
-	$(JOBS) -m '$(SOON)'
+	$(MAKE) -j 2 --output-sync=target lint behaviour
 endif
 
-# Which tests `test-all` runs besides networks and images, as pytest's -m takes it.
-LONG ?= root or long
+behaviour: $(READY)
+	$(SIDE_BY_SIDE) $(TESTS) -m '$(SOON)'
 
 # Each in an environment of its own, which stays.
 VERSIONS ?= $(foreach python,python3.11 python3.12 python3.13,$(shell $(python) -c '$(FITS)' 2>/dev/null))
@@ -156,9 +160,22 @@ test-versions:
 
 # The rest, after `make test`: nothing runs in both. What needs root says so and is skipped without it.
 test-all: $(READY)
-	$(JOBS) tests/kube tests/unit -m '$(LONG)' --durations=40 --durations-min=20
+	$(SIDE_BY_SIDE) $(TESTS) -m 'root or long' --durations=40 --durations-min=20
 	$(MAKE) netns
 	$(MAKE) images
+
+# What takes hours, over what the tests have a little of: PART=fuzz, PART=chaos or PART=versions.
+FUZZ_SECONDS ?= 3600
+FUZZ_EXAMPLES ?= 20000
+nightly: nightly-$(PART)
+
+nightly-fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz_statements --seconds $(FUZZ_SECONDS)
+	EDL_EXAMPLES=$(FUZZ_EXAMPLES) $(SIDE_BY_SIDE) --timeout $(FUZZ_SECONDS) tests/unit tests/component -m hypothesis
+
+nightly-chaos: chaos
+
+nightly-versions: test-versions
 
 # Not the whole folder, in which a user may keep files, too.
 SOURCES := .ci benchmarks docs edl_horovod locks model_zoo setup.py starter tests
@@ -181,45 +198,29 @@ lint-files: $(READY)
 	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
 	$(BIN)/hadolint docker/Dockerfile docker/Dockerfile.cuda
 
-unit: $(READY)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/unit -m '$(SOON)'
-
-# In one process, but with TensorFlow; and with small processes of their own.
-component: $(READY)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/component
-
-# With KUBEBUILDER_ASSETS the contract tests run against the kube-apiserver and etcd in that folder,
-# without it against the API server in tests/kube.
-kube: $(READY)
-	$(BIN)/python -m pytest -q -n 4 tests/kube -m '$(SOON)'
+unit component kube parallel integration: $(READY)
+	$(SIDE_BY_SIDE) tests/$@ -m '$(SOON)'
 
 golden: $(READY)
-	$(BIN)/python -m pytest -q tests/component/cluster/test_golden.py --update-golden
+	$(PYTEST) tests/component/cluster/test_golden.py --update-golden
 
 test-kube: $(READY)
 	@test -x "$$KUBEBUILDER_ASSETS/kube-apiserver" -a -x "$$KUBEBUILDER_ASSETS/etcd" || { \
 	  echo 'KUBEBUILDER_ASSETS must name a folder with kube-apiserver and etcd, as of envtest'; exit 2; }
-	$(BIN)/python -m pytest -q tests/kube -k contract
-
-parallel: $(READY)
-	$(BIN)/python -m pytest -q -n 2 tests/parallel
-
-# A job waits for much, so three of them share two cores well; four take as long.
-integration: $(READY)
-	$(BIN)/python -m pytest -q -n 3 --dist worksteal tests/integration
+	$(PYTEST) tests/kube -k contract
 
 # A part of `test-all`: it needs root, iproute2 and openssh-server, as .ci/run has them. Two at a time:
 # some hold a stall against a bound, and three jobs of several hosts are too many for two cores.
 netns: $(READY)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/netns
+	$(PYTEST) --workers 2 tests/netns
 
 # A part of `test-all`, too: it needs root, podman and docker-registry, as .ci/run has them.
 images: $(READY)
-	$(BIN)/python -m pytest -q tests/images
+	$(PYTEST) tests/images
 
 # A longer run of what `test` and `test-all` have a little of.
 chaos: $(READY)
-	EDL_CHAOS_RUNS=$(RUNS) $(BIN)/python -m pytest -q tests/integration/test_chaos.py
+	EDL_CHAOS_RUNS=$(RUNS) $(PYTEST) tests/integration/test_chaos.py
 
 # Warnings are errors, among them links and anchors that lead nowhere.
 docs: $(READY)

@@ -1,31 +1,33 @@
 """What all tests start from."""
 
 import asyncio
-import collections
 import contextlib
 import gc
 import inspect
-import itertools
 import logging
 import os
+import re
 import signal
 import sys
-import zlib
-from pathlib import Path
 
 import hypothesis
 import pytest
 
 from tests import databases
 from tests.frameworks import HALVES, is_there
-from tests.integration.which_frameworks import EACH
 from tests.later import evaluate_later, run_later_blocks
+from tests.shared import shared
 
 # An example may take as long as it likes, and so may its making: on a busy machine any of them can.
 hypothesis.settings.register_profile(
     "tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("tests")
+if examples := os.environ.get("EDL_EXAMPLES"):  # Of `make nightly PART=fuzz`.
+    hypothesis.settings.register_profile(
+        "fuzz", hypothesis.settings.get_profile("tests"), max_examples=int(examples)
+    )
+    hypothesis.settings.load_profile("fuzz")
 
 # What a shell runs in the background ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -40,15 +42,6 @@ pytest_plugins = ["tests.workers"]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 FIGURE = "figure"
-RINGS = {
-    "component/frameworks",
-    "component/ring",
-    "component/worker",
-    "parallel",
-    "unit/ring",
-    *(f"integration/{name}" for name in EACH),
-}
-"""Folders and files of what happens to rings. The long tests of others are marked `breadth`."""
 BROUGHT_BY = {
     "h5py": "keras",
     "keras": "keras",
@@ -59,46 +52,39 @@ BROUGHT_BY = {
 """Packages that only the set-up of a framework installs."""
 
 
-def pytest_configure(config):
-    """Pass over what only Python 3.13 warns of: AutoGraph writes syntax trees as before."""
-    if sys.version_info >= (3, 13):
-        warning = "ignore:.*arbitrary keyword arguments is deprecated:DeprecationWarning"
-        config.addinivalue_line("filterwarnings", warning)
+def pytest_addoption(parser):
+    """Add the option of `make test ONLY=words`."""
+    text = "as -k, but files without these words are not even read"
+    parser.addoption("--only", default="", metavar="EXPRESSION", help=text)
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Leave to `make test-all` alone what would take CI long, unless it changes a ring.
+def pytest_configure(config):
+    """Choose tests by their names, if that is asked for."""
+    if config.option.only:
+        config.option.keyword = config.option.only
+    if sys.version_info >= (3, 13):  # AutoGraph writes syntax trees as before.
+        warning = "ignore:.*arbitrary keyword arguments is deprecated:DeprecationWarning"
+        config.addinivalue_line("filterwarnings", warning)
+    # Until all is collected, and imported, there is next to no garbage.
+    gc.disable()
 
-    A long test of whole jobs runs in CI with one framework, and the next one with another; of the
-    variants of a long test, CI runs those that are not marked as long themselves.
-    """
-    here = Path(__file__).parent
-    by_framework = collections.defaultdict(dict)
-    for item in items:
-        path = item.path.relative_to(here).with_suffix("")
-        is_of_rings = any(str(place) in RINGS for place in (path, *path.parents))
-        marks = list(item.iter_markers("long"))
-        is_in_ci = is_of_rings and len(marks) == 1
-        if not all(mark.kwargs.get("in_ci", is_in_ci) for mark in marks):
-            item.add_marker("breadth")
-        elif path.parts[0] == "integration" and (marks or item.get_closest_marker("root")):
-            framework = item.callspec.params.get("framework") if hasattr(item, "callspec") else None
-            name = getattr(item, "originalname", item.name)
-            by_framework[path, name].setdefault(framework, []).append(item)
-    for (_, name), choices in by_framework.items():
-        if choices.keys() >= set(HALVES):
-            chosen = [*HALVES][zlib.crc32(name.encode()) % len(HALVES)]
-            for item in itertools.chain.from_iterable(
-                choices[framework] for framework in HALVES if framework != chosen
-            ):
-                item.add_marker("breadth")
+
+def pytest_ignore_collect(collection_path, config):
+    """Pass over a file that cannot have the test that is asked for."""
+    words = re.findall(r"\w+", config.option.only.lower())
+    if not words or "not" in words or not collection_path.name.startswith("test_"):
+        return None
+    text = f"{collection_path}\n{collection_path.read_text(encoding='utf-8')}".lower()
+    # The frameworks of tests of whole jobs are named elsewhere.
+    text += "".join(HALVES) if "integration" in collection_path.parts else ""
+    return not any(word in text for word in words) or None
 
 
 def pytest_collection_finish():
-    """Search what is imported by now for garbage once, and not again and again."""
-    gc.collect()
+    """Search what is imported by now for garbage never, as it stays."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure():
@@ -190,15 +176,17 @@ def imports_end_with_the_test():
 
 @pytest.fixture(scope="session")
 def postgresql_server():
-    """A server for all tests of a process: the URL without a database's name."""
-    with databases.postgresql() as url:
+    """A server for all tests of a run: the URL without a database's name."""
+    databases.postgresql_programs()
+    with shared(databases.postgresql) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def mariadb_server():
-    """A server for all tests of a process: the URL without a database's name."""
-    with databases.mariadb() as url:
+    """A server for all tests of a run: the URL without a database's name."""
+    databases.needs("/usr/sbin/mariadbd", "mariadb-install-db")
+    with shared(databases.mariadb) as url:
         yield url
 
 

@@ -123,7 +123,7 @@ def mariadb() -> Iterator[str]:
 
 def new_database(server: str, first: str) -> Database:
     """A database of its own in a server."""
-    name = f"test_{next(_NUMBERS)}"
+    name = f"test_{os.getpid()}_{next(_NUMBERS)}"
     Database(server + first).run(f"CREATE DATABASE {name}")
     return Database(server + name)
 
