@@ -475,8 +475,7 @@ def _open_composer(config_class: type, verb: str, files: ConfigFiles) -> Iterato
     try:
         ours, user_dir = str(conf_dir()), files.path
         with _LOCK, _outer_hydra_kept():
-            ConfigStore.instance().store(name=schema_name, node=_schema_class(config_class))
-            _register()
+            _register(schema_name, config_class)
             _UserDirectory.path = user_dir
             with hydra.initialize_config_dir(ours, job_name="edl_horovod", version_base="1.3"):
                 loader = GlobalHydra.instance().config_loader()
@@ -577,13 +576,16 @@ class _UserDirectory(SearchPathPlugin):  # type: ignore[misc]  # Hydra's plugins
 
 
 @functools.cache
-def _register() -> None:
-    """Register the user's directory, and `hydra/sweeper=optuna` and its samplers.
+def _register(schema_name: str, config_class: type) -> None:
+    """Register a schema, the user's directory, and `hydra/sweeper=optuna` and its samplers.
 
     These have the keys of Hydra's plugin, which does not work with current versions of Optuna.
     """
     Plugins.instance().register(_UserDirectory)
     store = ConfigStore.instance()
+    if f"{schema_name}.yaml" in store.repo:
+        return  # Turning the schema into OmegaConf's nodes is an eighth of composing.
+    store.store(name=schema_name, node=_schema_class(config_class))
     search = dataclasses.asdict(SearchConfig()) | {"defaults": [{"sampler": "tpe"}], "params": None}
     store.store(group="hydra/sweeper", name="optuna", node=search)
     for name in SAMPLERS:
