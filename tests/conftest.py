@@ -92,17 +92,17 @@ def pytest_unconfigure():
     gc.unfreeze()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Skip what changes a machine as only root may: small file systems, control groups."""
+    """Skip what only root may do, or what a framework is missing for; import what a test needs."""
+    # Root changes a machine: small file systems, control groups.
     if item.get_closest_marker("root") and os.geteuid() != 0:
         pytest.skip("only root may do this: make test-all")
+    if isinstance(item, pytest.Function):
+        _import_what_is_needed(item)
 
 
-@pytest.hookimpl(tryfirst=True, specname="pytest_runtest_setup")
-def import_what_a_test_needs(item):
-    """Import what the test's file needs; without its framework the test is skipped."""
-    if not isinstance(item, pytest.Function):
-        return
+def _import_what_is_needed(item):
     try:
         run_later_blocks(item.module)
     except ModuleNotFoundError as error:
