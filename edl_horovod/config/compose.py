@@ -62,6 +62,8 @@ _STARTS: dict[type, str] = {JobConfig: "config", PrepareConfig: "prepare", Image
 """The file of conf/ that each class starts from."""
 
 _MISSING = "???"
+_GROUP = re.compile(r"[+~]*[\w/]+(@[\w.]+)?=")
+"""The start of an override whose key has no dot, as that of a group."""
 _DEFAULT, _ENVIRONMENT = "default", "environment"
 """Words for where a value came from, beside files, the command line and a program."""
 _HYDRA_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError)
@@ -214,7 +216,7 @@ class _Composer:
         tree = OmegaConf.to_container(self._compose(sorted_settings), resolve=False)
         assert isinstance(tree, dict)
         tree.pop("origins", None)  # They are the comments.
-        files = _origins(self.loader, self._name, sorted_settings.for_hydra)
+        files = self._origins(sorted_settings)
         files_by_key = {key: _shown_path(file) for key, file in files.items()}
         return "\n".join(self._lines(tree, "", sorted_settings, files_by_key))
 
@@ -240,7 +242,7 @@ class _Composer:
 
     def _recorded(self, composed: DictConfig, sorted_settings: SortedSettings) -> dict[str, str]:
         """Where each setting came from, for the job's record; without those that are defaults."""
-        files = _origins(self.loader, self._name, sorted_settings.for_hydra)
+        files = self._origins(sorted_settings)
         files_by_key = {key: _recorded_path(file) for key, file in files.items()}
         origins = {
             key: self._origin(key, sorted_settings, files_by_key)
@@ -257,6 +259,14 @@ class _Composer:
             origins |= {"model": origins["model_spec"], "model_spec": _DEFAULT}
             origins["model"] += f", {os.path.abspath(os.path.expanduser(composed.model_spec))}"
         return {key: origin for key, origin in origins.items() if origin != _DEFAULT}
+
+    def _origins(self, sorted_settings: SortedSettings) -> Mapping[str, Path]:
+        """The file that sets each key; see `_origins_of`."""
+        if _UserDirectory.path:
+            return _origins_of(self.loader, self._name, sorted_settings.for_hydra)
+        # Our own files stay as they are, and this is a quarter of composing.
+        choices = (text for text in sorted_settings.for_hydra if _GROUP.match(text))
+        return _origins_of_ours(self._name, tuple(choices))
 
     def sweeper(
         self, overrides: Sequence[str], for_sweeper: Sequence[str]
@@ -409,7 +419,7 @@ class _Composer:
         if sorted_settings.typed_as(key):
             return ""
         try:
-            files_by_key = _origins(self.loader, self._name, sorted_settings.for_hydra)
+            files_by_key = self._origins(sorted_settings)
         except _HYDRA_ERRORS:
             return ""
         files = [file for name, file in files_by_key.items() if is_within(name, key)]
@@ -486,7 +496,14 @@ def _open_composer(config_class: type, verb: str, files: ConfigFiles) -> Iterato
         raise e.reworded(without_secrets) from None  # Its cause shows what was typed, too.
 
 
-def _origins(loader: ConfigLoader, config_name: str, overrides: Sequence[str]) -> dict[str, Path]:
+@functools.lru_cache(64)
+def _origins_of_ours(config_name: str, choices: tuple[str, ...]) -> Mapping[str, Path]:
+    return _origins_of(GlobalHydra.instance().config_loader(), config_name, choices)
+
+
+def _origins_of(
+    loader: ConfigLoader, config_name: str, overrides: Sequence[str]
+) -> dict[str, Path]:
     """The file that sets each key, by the key with dots; keys that no file sets are left out."""
     defaults = loader.compute_defaults_list(config_name, list(overrides), RunMode.RUN).defaults
     files_by_key: dict[str, Path] = {}
