@@ -158,6 +158,7 @@ def start_program(
     cwd: str | os.PathLike[str],
     output: IO[Any],
     errors: IO[Any] | None = None,
+    is_warm: bool = True,
 ) -> "Forked | subprocess.Popen[bytes]":
     """Start a program in a session of its own, without input: warm if it is one of ours.
 
@@ -167,9 +168,10 @@ def start_program(
         cwd: Its working directory.
         output: The file for its output.
         errors: The file for its errors; None for that of its output.
+        is_warm: Whether it may be forked; it has the command of the tests then.
     """
     errors = errors or output
-    if _Warmth.forker is not None:
+    if is_warm and _Warmth.forker is not None:
         with open(os.devnull) as nothing:
             forked = _Warmth.forker.start(
                 argv,

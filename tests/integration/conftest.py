@@ -67,7 +67,7 @@ def edl(*words, code=0):
 class Job:
     """One running `edl` verb; a failure prints all its logs, and no process outlives it."""
 
-    def __init__(self, command, job_dir, *, cwd=REPOSITORY, **variables):
+    def __init__(self, command, job_dir, *, cwd=REPOSITORY, is_warm=True, **variables):
         self.job_dir = Path(job_dir)
         self.output_path = self.job_dir.with_suffix(".printed")
         with self.output_path.open("w") as stream:
@@ -76,6 +76,7 @@ class Job:
                 environment={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables},
                 cwd=cwd,
                 output=stream,
+                is_warm=is_warm,
             )
 
     @property
@@ -234,11 +235,13 @@ def for_framework(framework, overrides):
 def start(tmp_path, framework):
     """Start jobs: `start("train", "key=value", ...)`; the output is `tmp_path / "out"`.
 
-    A `launcher` is a whole command that runs instead of the verb, `python` what runs the verb.
+    A `launcher` is a whole command that runs instead of the verb, `python` what runs the verb. Jobs
+    whose processes are looked for by their commands start with `is_warm=False`. All else are
+    variables.
     """
     jobs = []
 
-    def start_job(verb, *overrides, launcher=None, python=sys.executable, **variables):
+    def start_job(verb, *overrides, launcher=None, python=sys.executable, **options):
         if verb == "train":
             overrides = for_framework(framework, overrides)
         given = dict(text.partition("=")[::2] for text in overrides)
@@ -255,7 +258,7 @@ def start(tmp_path, framework):
             del defaults["output"]
         settings = [f"{k}={v}" for k, v in defaults.items() if k not in given]
         command = launcher or [python, "-m", "edl_horovod", verb, *settings, *overrides]
-        job = Job(command, defaults["job_dir"], **variables)
+        job = Job(command, defaults["job_dir"], **options)
         jobs.append(job)
         return job
 

@@ -105,7 +105,7 @@ def test_random_chaos_loses_nothing(start, tmp_path, seed):
     settings |= {"params.num_clocks": 20, "train.bucket_bytes": 1}
     if is_long:  # At one pace all the time, so that what was lost can be compared.
         settings |= {"epochs": 45, "params.slower_after": 900}
-    job = start("train", *counting(tmp_path, **settings))
+    job = start("train", *counting(tmp_path, **settings), is_warm=False)
     job.wait_for_ring(3)
     job.wait_for_step(5)
     time.sleep(QUIET_SECONDS)  # Something to compare with.
