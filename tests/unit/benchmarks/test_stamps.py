@@ -16,23 +16,23 @@ def steady(begin, end, *, every=0.1, first=1, size=1):
     return [Stamp(at=begin + n * every, step=first + n, size=size) for n in range(count)]
 
 
-def test_stall_is_the_longest_gap_around_the_event_less_a_median_step():
-    found = [*steady(0, 2), *steady(3.4, 5, first=21)]
-    assert stamps.stall(found, 1.95, 4.0) == pytest.approx(1.5 - 0.1)
-
-
-def test_stall_counts_a_gap_that_began_before_the_event_window():
-    found = [*steady(0, 2), *steady(5, 6, first=21)]
-    assert stamps.stall(found, 3.0, 4.0) == pytest.approx(3.1 - 0.1)
-
-
-def test_stall_leaves_gaps_of_other_events_out():
-    found = [*steady(0, 2), *steady(7, 9, first=21), *steady(9.4, 10, first=41)]
-    assert stamps.stall(found, 8.0, 10.0) == pytest.approx(0.5 - 0.1)
-
-
-def test_stall_is_never_negative():
-    assert stamps.stall([*steady(0, 1, every=0.2), *steady(1, 2)], 1.1, 2.0) == 0.0
+@pytest.mark.parametrize(
+    ("ends", "begin", "end", "seconds"),
+    [
+        ([*steady(0, 2), *steady(3.4, 5, first=21)], 1.95, 4.0, 1.5 - 0.1),
+        # A gap that began before the event's window counts, and those of other events do not.
+        ([*steady(0, 2), *steady(5, 6, first=21)], 3.0, 4.0, 3.1 - 0.1),
+        (
+            [*steady(0, 2), *steady(7, 9, first=21), *steady(9.4, 10, first=41)],
+            8.0,
+            10.0,
+            0.5 - 0.1,
+        ),
+        ([*steady(0, 1, every=0.2), *steady(1, 2)], 1.1, 2.0, 0.0),
+    ],
+)
+def test_stall_is_the_longest_gap_around_the_event_less_a_median_step(ends, begin, end, seconds):
+    assert stamps.stall(ends, begin, end) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(("begin", "end"), [(-1.0, -0.5), (5.0, 6.0), (0.0, 1.0)])
@@ -42,16 +42,16 @@ def test_stall_without_steps_on_both_sides_is_an_error(begin, end):
 
 
 def test_change_of_size_is_the_first_step_of_the_other_ring_after_the_event():
-    found = [*steady(0, 1), *steady(1, 2, size=2), *steady(2, 3), *steady(3, 4, size=2)]
-    assert stamps.change_of_size(found, 2, after=0.5) == pytest.approx(1.0)
-    assert stamps.change_of_size(found, 2, after=1.5) == pytest.approx(3.0)
-    assert stamps.change_of_size(found, 1, after=2.5) is None
+    ends = [*steady(0, 1), *steady(1, 2, size=2), *steady(2, 3), *steady(3, 4, size=2)]
+    assert stamps.change_of_size(ends, 2, after=0.5) == pytest.approx(1.0)
+    assert stamps.change_of_size(ends, 2, after=1.5) == pytest.approx(3.0)
+    assert stamps.change_of_size(ends, 1, after=2.5) is None
 
 
 def test_num_redone_counts_each_repeated_step():
     numbers = [1, 2, 3, 4, 3, 4, 5, 5]
-    found = [Stamp(at=float(n), step=step, size=1) for n, step in enumerate(numbers)]
-    assert stamps.num_redone(found) == 3
+    ends = [Stamp(at=float(n), step=step, size=1) for n, step in enumerate(numbers)]
+    assert stamps.num_redone(ends) == 3
     assert stamps.num_redone(steady(0, 3)) == 0
 
 
@@ -68,11 +68,11 @@ def test_stamper_writes_what_read_reads(tmp_path):
     stamper = stamps.Stamper(tmp_path / "new" / "0.1")
     stamper.step(1, 2)
     stamper.step(2, 2, 0.25)
-    found = stamps.read(tmp_path / "new" / "0.1")
-    assert [(stamp.step, stamp.size) for stamp in found] == [(1, 2), (2, 2)]
-    assert math.isnan(found[0].loss)
-    assert found[1].loss == 0.25
-    assert found[0].at <= found[1].at
+    ends = stamps.read(tmp_path / "new" / "0.1")
+    assert [(stamp.step, stamp.size) for stamp in ends] == [(1, 2), (2, 2)]
+    assert math.isnan(ends[0].loss)
+    assert ends[1].loss == 0.25
+    assert ends[0].at <= ends[1].at
     assert stamps.read(tmp_path / "none") == []
 
 
@@ -82,8 +82,8 @@ def test_steps_per_second_counts_new_steps_of_all_ranks_once():
 
 
 def test_rate_over_time_shows_size_and_pauses():
-    found = [*steady(0, 2), *steady(4, 6, first=21, size=2)]
-    rows = stamps.rate_over_time(found, 0.0, 6.0, every=2.0)
+    ends = [*steady(0, 2), *steady(4, 6, first=21, size=2)]
+    rows = stamps.rate_over_time(ends, 0.0, 6.0, every=2.0)
     assert [size for _, _, size in rows] == [1, 0, 2]
     assert [rate for _, rate, _ in rows] == pytest.approx([10, 0, 10])
 

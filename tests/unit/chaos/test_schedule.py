@@ -5,15 +5,10 @@ from edl_horovod.errors import ConfigError
 
 
 def test_a_schedule_is_read_in_the_order_of_its_times():
-    found = parse("30:remove 20:add  # the night shift\n10:kill:1\n40:stop::5 0.5:coordinator")
-    assert [str(action) for action in found] == [
-        "0.5:coordinator",
-        "10:kill:1",
-        "20:add",
-        "30:remove",
-        "40:stop::5",
-    ]
-    assert (found[1].slot, found[4].slot, found[4].seconds) == (1, None, 5.0)
+    schedule = parse("30:remove 20:add  # the night shift\n10:kill:1\n40:stop::5 0.5:coordinator")
+    ordered = ["0.5:coordinator", "10:kill:1", "20:add", "30:remove", "40:stop::5"]
+    assert [str(action) for action in schedule] == ordered
+    assert (schedule[1].slot, schedule[4].slot, schedule[4].seconds) == (1, None, 5.0)
 
 
 def test_what_is_printed_is_read_as_the_same():
@@ -27,14 +22,15 @@ def test_what_is_printed_is_read_as_the_same():
     ["kill", "5:kil", "x:kill", "5:kill:a", "5:kill:1:2", "5:add:1", "-1:kill", "5:stop:1:0"],
 )
 def test_a_wrong_word_is_named(word):
-    with pytest.raises(ConfigError, match=f"Received: '{word}'"):
+    with pytest.raises(ConfigError) as error:
         parse(word)
+    assert error.value.received == f"'{word}'"
 
 
 def test_a_misspelt_kind_leads_to_the_right_one():
-    with pytest.raises(ConfigError, match="Did you mean 'remove'"):
+    with pytest.raises(ConfigError, match="'remove'"):
         parse("5:remov")
-    with pytest.raises(ConfigError, match="Did you mean 'stop'"):
+    with pytest.raises(ConfigError, match="'stop'"):
         random_schedule(seed=1, seconds=60, every=5, kinds=["kill", "stp"])
 
 

@@ -23,33 +23,34 @@ UNTYPED = infer([{"n": "1", "t": "a"}, {"n": "2", "t": "b"}])
 
 
 def arrays(cells, columns):
-    found = arrays_of(cells, list(columns.values()))
-    return {name: values.tolist() for name, values in found.items()}
+    columns_read = arrays_of(cells, list(columns.values()))
+    return {name: values.tolist() for name, values in columns_read.items()}
 
 
 def test_records_of_texts_become_numbers_where_the_training_had_numbers():
     records = [example({"n": b"7", "t": b"x"}), example({"t": b"y"}), example({"n": b"NA"})]
     assert list(rows_of(records)) == [{"n": "7", "t": "x"}, {"t": "y"}, {"n": "NA"}]
-    found = arrays(text_cells(records, list(UNTYPED.values())), UNTYPED)
-    assert found["t"] == [b"x", b"y", b""]
-    assert found["n"][0] == 7
-    assert np.isnan(found["n"][1:]).all()
+    columns_read = arrays(text_cells(records, list(UNTYPED.values())), UNTYPED)
+    assert columns_read["t"] == [b"x", b"y", b""]
+    assert columns_read["n"][0] == 7
+    assert np.isnan(columns_read["n"][1:]).all()
 
 
-def test_a_text_that_is_no_number_is_named():
-    with pytest.raises(DataError, match=r"'n'.*'x7'"):
-        arrays({"n": texts("x7"), "t": texts("a")}, UNTYPED)
+@pytest.mark.parametrize(
+    ("cells", "columns", "detail"),
+    [
+        ({"n": texts("x7"), "t": texts("a")}, UNTYPED, "'n'.*'x7'"),
+        ({"n": texts("5"), "d": texts("x"), "t": texts("a")}, TYPED, "'n'.*texts"),
+    ],
+)
+def test_a_text_that_is_no_number_or_has_no_type_is_refused(cells, columns, detail):
+    with pytest.raises(DataError, match=detail):
+        arrays(cells, columns)
 
 
 def test_dates_are_numbers_in_the_unit_of_the_training():
     cells = {"n": np.array([5]), "d": np.array([86_400]), "t": texts("a")}
     assert arrays_of(cells, list(TYPED.values()))["d"] == np.datetime64("1970-01-02")
-
-
-def test_texts_where_the_training_had_types_are_refused():
-    cells = {"n": texts("5"), "d": texts("x"), "t": texts("a")}
-    with pytest.raises(DataError, match=r"'n'.*texts"):
-        arrays(cells, TYPED)
 
 
 @pytest.mark.parametrize(

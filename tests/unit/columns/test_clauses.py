@@ -8,8 +8,8 @@ from edl_horovod.errors import ConfigError
 HASHED = {"kind": "category_hash", "name": "role", "num_buckets": 10}
 
 
-def read(*given, parts=("deep", "wide")):
-    return read_clauses(list(given), parts=parts)
+def read(*clauses, parts=("deep", "wide")):
+    return read_clauses(list(clauses), parts=parts)
 
 
 def test_a_name_stands_for_the_column_as_it_is_found():
@@ -21,18 +21,18 @@ def test_an_embedding_is_of_a_column_or_of_a_category():
     assert read({"kind": "embedding", "of": HASHED, "dimension": 4, "combiner": "sum"}) == (
         Clause(kind="embedding", category=inner, dimension=4, combiner="sum"),
     )
-    (found,) = read({"kind": "embedding", "name": "role", "dimension": 4, "for": "deep"})
-    assert (found.category, found.part) == (Category(kind="vocabulary", name="role"), "deep")
+    (clause,) = read({"kind": "embedding", "name": "role", "dimension": 4, "for": "deep"})
+    assert (clause.category, clause.part) == (Category(kind="vocabulary", name="role"), "deep")
 
 
 def test_a_cross_reads_all_of_its_columns():
     bucket = {"kind": "bucket", "name": "age", "borders": [30, 50]}
-    (found,) = read({"kind": "cross", "of": ["role", bucket], "num_buckets": 100})
-    assert found.columns == ("role", "age")
+    (clause,) = read({"kind": "cross", "of": ["role", bucket], "num_buckets": 100})
+    assert clause.columns == ("role", "age")
 
 
 @pytest.mark.parametrize(
-    ("given", "detail"),
+    ("clause", "detail"),
     [
         ({"kind": "embedings", "of": "a", "dimension": 2}, "Did you mean 'embedding'"),
         ({"kind": "sparse", "name": "a"}, "a sparse column"),
@@ -58,9 +58,9 @@ def test_a_cross_reads_all_of_its_columns():
         (3, "COLUMN 3"),
     ],
 )
-def test_what_is_no_clause_is_refused(given, detail):
+def test_what_is_no_clause_is_refused(clause, detail):
     with pytest.raises(ConfigError, match=detail):
-        read(given)
+        read(clause)
 
 
 def test_a_model_without_parts_takes_no_for():
@@ -69,5 +69,5 @@ def test_a_model_without_parts_takes_no_for():
 
 
 def test_a_column_that_is_not_there_is_named_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"'roles'.*Did you mean 'role'"):
+    with pytest.raises(ConfigError, match=r"'roles'.*'role'"):
         require_columns(read("roles"), ["role", "age"])

@@ -21,9 +21,9 @@ NEW = {**CELLS, "role": texts("chief", "cook", "chef"), "age": np.array([40.0, n
 
 
 def features(*clauses, cells=CELLS, parts=("deep",)):
-    given = read_clauses(list(clauses), parts=parts)
-    columns = infer_typed([cells], categories=vocabulary_columns(given))
-    return plan_features(columns, given, parts=parts)
+    read = read_clauses(list(clauses), parts=parts)
+    columns = infer_typed([cells], categories=vocabulary_columns(read))
+    return plan_features(columns, read, parts=parts)
 
 
 def encoded(*clauses, of=CELLS, **options):
@@ -32,13 +32,13 @@ def encoded(*clauses, of=CELLS, **options):
 
 def test_columns_are_read_as_they_were_found():
     plan = features("age", "role", "full", "hired")
-    found = plan.encode(CELLS)
+    encoding = plan.encode(CELLS)
     deviation = CELLS["age"].std()
     ages = [-20 / deviation, 0, 20 / deviation]
-    np.testing.assert_allclose(found["deep_numbers"], np.transpose([ages, [1, 0, 1]]), rtol=1e-6)
+    np.testing.assert_allclose(encoding["deep_numbers"], np.transpose([ages, [1, 0, 1]]), rtol=1e-6)
     tables = plan.parts["deep"].tables
     assert [table.num_codes for table in tables] == [3, 13, 7]
-    assert [found[table.input][:, 0].tolist() for table in tables] == [
+    assert [encoding[table.input][:, 0].tolist() for table in tables] == [
         [1, 2, 1],
         [1, 2, 3],
         [0, 1, 2],
@@ -47,10 +47,10 @@ def test_columns_are_read_as_they_were_found():
 
 def test_a_new_value_is_unknown_and_an_empty_number_counts_as_the_mean():
     plan = features("age", "role")
-    found = plan.encode(NEW)
-    assert found["codes_0"][:, 0].tolist() == [0, 1, 0]
-    assert found["deep_numbers"][:2, 0].tolist() == [0, 0]
-    assert plan.first_unknown(found, NEW) == {"role": "chief"}
+    encoding = plan.encode(NEW)
+    assert encoding["codes_0"][:, 0].tolist() == [0, 1, 0]
+    assert encoding["deep_numbers"][:2, 0].tolist() == [0, 0]
+    assert plan.first_unknown(encoding, NEW) == {"role": "chief"}
     assert plan.newly_empty(NEW) == ["age"]
     assert plan.newly_empty(CELLS) == []
     assert plan.first_unknown(plan.encode(CELLS), CELLS) == {}
@@ -72,8 +72,8 @@ def test_hashes_are_the_same_wherever_they_are_computed():
     hashed = {"kind": "category_hash", "name": "role", "num_buckets": 1000}
     crossed = {"kind": "cross", "of": ["role", "full"], "num_buckets": 1000}
     assert encoded(hashed)["codes_0"][:, 0].tolist() == [804, 20, 804]
-    found = encoded(crossed)["codes_0"][:, 0].tolist()
-    assert found[0] == found[2] != found[1]
+    codes = encoded(crossed)["codes_0"][:, 0].tolist()
+    assert codes[0] == codes[2] != codes[1]
 
 
 CATEGORIES = [
@@ -86,14 +86,14 @@ NUMBERS = {"n": np.array([7, -3, 0, 7])}
 
 
 @pytest.mark.parametrize("clause", CATEGORIES, ids=lambda clause: clause["kind"])
-@pytest.mark.parametrize("given", ["float64", "float32", "float16", "int8"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int8"])
 @pytest.mark.parametrize("trained", ["int64", "float64", "float32"])
-def test_a_whole_number_has_the_same_code_in_columns_of_all_types(trained, given, clause):
+def test_a_whole_number_has_the_same_code_in_columns_of_all_types(trained, dtype, clause):
     plan = features(clause, cells={"n": NUMBERS["n"].astype(trained)})
     expected = plan.encode({"n": NUMBERS["n"].astype(trained)})
-    found = plan.encode({"n": NUMBERS["n"].astype(given)})
+    encoding = plan.encode({"n": NUMBERS["n"].astype(dtype)})
     for name, values in expected.items():
-        assert found[name].tolist() == values.tolist()
+        assert encoding[name].tolist() == values.tolist()
         assert len(np.unique(values, axis=0)) == 3
 
 
@@ -102,9 +102,9 @@ def test_whole_numbers_that_are_categories_have_a_vocabulary():
     (table,) = plan.parts["deep"].tables
     assert table.num_codes == 4
     new = {"n": np.array([0.0, 7.0, 5.0, 0.5])}
-    found = plan.encode(new)
-    assert found["codes_0"][:, 0].tolist() == [3, 1, 0, 0]
-    assert plan.first_unknown(found, new) == {"n": "5"}
+    encoding = plan.encode(new)
+    assert encoding["codes_0"][:, 0].tolist() == [3, 1, 0, 0]
+    assert plan.first_unknown(encoding, new) == {"n": "5"}
     assert features("n", cells=NUMBERS).columns[0].vocabulary == ()  # Nobody reads one.
 
 
@@ -134,17 +134,17 @@ def test_a_model_of_an_earlier_version_keeps_its_codes():
         columns = infer_typed([{"n": np.array(numbers)}])
         plan = plan_features(columns, clauses, parts=("deep",))
         assert plan.parts["deep"].tables[0].num_codes == 1000
-        for given in ("int64", "float64"):
-            found = plan.encode({"n": np.array(numbers).astype(given)})
-            assert found["codes_0"][:, 0].tolist() == codes
+        for dtype in ("int64", "float64"):
+            encoding = plan.encode({"n": np.array(numbers).astype(dtype)})
+            assert encoding["codes_0"][:, 0].tolist() == codes
 
 
 def test_an_indicator_counts_categories():
-    found = encoded({"kind": "indicator", "of": "role"})
-    assert found["deep_numbers"].tolist() == [[0, 1, 0], [0, 0, 1], [0, 1, 0]]
+    encoding = encoded({"kind": "indicator", "of": "role"})
+    assert encoding["deep_numbers"].tolist() == [[0, 1, 0], [0, 0, 1], [0, 1, 0]]
     tags = {"kind": "seq_category_id", "name": "tags", "num_buckets": 3}
-    found = encoded({"kind": "indicator", "of": tags})["deep_numbers"]
-    assert found.tolist() == [[0, 0, 1, 0, 1], [0, 0, 0, 0, 0], [0, 1, 0, 1, 0]]
+    encoding = encoded({"kind": "indicator", "of": tags})["deep_numbers"]
+    assert encoding.tolist() == [[0, 0, 1, 0, 1], [0, 0, 0, 0, 0], [0, 1, 0, 1, 0]]
 
 
 def test_a_text_may_hold_several_numbers():
@@ -176,5 +176,5 @@ def test_a_clause_that_does_not_fit_its_column_is_refused(clause, detail):
 
 
 def test_without_any_column_there_is_nothing_to_learn_from():
-    with pytest.raises(ConfigError, match="only the label"):
+    with pytest.raises(ConfigError, match="the label"):
         features(cells={})

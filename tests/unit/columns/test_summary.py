@@ -29,10 +29,10 @@ def of_blocks(*blocks, has_classes=True):
     ],
 )
 def test_classes_are_sorted_and_counted(blocks, values, counts):
-    found = of_blocks(*blocks)
-    assert found.classes == Classes("y", values, counts)
-    assert TableSummary.from_json(found.to_json()) == found
-    encoded = np.concatenate([found.classes.encode(block) for block in blocks])
+    summary = of_blocks(*blocks)
+    assert summary.classes == Classes("y", values, counts)
+    assert TableSummary.from_json(summary.to_json()) == summary
+    encoded = np.concatenate([summary.classes.encode(block) for block in blocks])
     assert np.bincount(encoded).tolist() == list(counts)
 
 
@@ -47,9 +47,9 @@ def test_a_class_that_the_training_did_not_have_is_an_error():
 
 
 def test_texts_of_a_file_without_types_are_classes_as_they_are():
-    records = [example({"y": text, "x": b"1"}) for text in (b"1", b"01", b"1")]
-    found = summarize(records, None, label="y", has_classes=True, kinds={}, tell=lambda line: None)
-    assert found.classes == Classes("y", ("01", "1"), (1, 2))
+    rows = [example({"y": text, "x": b"1"}) for text in (b"1", b"01", b"1")]
+    summary = summarize(rows, None, label="y", has_classes=True, kinds={}, tell=lambda line: None)
+    assert summary.classes == Classes("y", ("01", "1"), (1, 2))
 
 
 @pytest.mark.parametrize(

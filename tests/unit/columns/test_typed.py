@@ -10,9 +10,9 @@ from edl_horovod.records.columns import Ragged
 
 
 def texts(*values):
-    found = np.empty(len(values), object)
-    found[:] = [value.encode() for value in values]
-    return found
+    array = np.empty(len(values), object)
+    array[:] = [value.encode() for value in values]
+    return array
 
 
 def infer(values, kind=None, num_blocks=1):
@@ -33,24 +33,24 @@ def infer(values, kind=None, num_blocks=1):
     ],
 )
 def test_a_column_is_what_its_type_says(values, kind, data_type):
-    found = infer(values)
-    assert (found.kind, found.data_type) == (kind, data_type)
-    assert Column.from_json(found.to_json()) == found
+    column = infer(values)
+    assert (column.kind, column.data_type) == (kind, data_type)
+    assert Column.from_json(column.to_json()) == column
 
 
 @pytest.mark.parametrize("num_blocks", [1, 2, 7, 100])
 def test_mean_and_deviation_are_those_of_all_rows_however_they_are_cut(num_blocks):
     values = 1e9 + np.random.default_rng(0).random(100)
-    found = infer(values, num_blocks=num_blocks)
-    assert found.mean == pytest.approx(values.mean(), rel=1e-15)
-    assert found.deviation == pytest.approx(values.std(), rel=1e-6)
-    assert (found.lowest, found.highest) == (values.min(), values.max())
+    column = infer(values, num_blocks=num_blocks)
+    assert column.mean == pytest.approx(values.mean(), rel=1e-15)
+    assert column.deviation == pytest.approx(values.std(), rel=1e-6)
+    assert (column.lowest, column.highest) == (values.min(), values.max())
 
 
 def test_empty_cells_are_counted_and_told():
-    found = infer(np.array([1.0, 3.0, np.nan, np.nan]), num_blocks=2)
-    assert (found.num_empty, found.first_empty, found.mean) == (2, 2, 2.0)
-    assert str(found).endswith("2 empty, which count as 2")
+    column = infer(np.array([1.0, 3.0, np.nan, np.nan]), num_blocks=2)
+    assert (column.num_empty, column.first_empty, column.mean) == (2, 2, 2.0)
+    assert str(column).endswith("2 empty, which count as 2")
 
 
 def test_a_vocabulary_has_the_commonest_first_and_ends_where_there_are_too_many():
@@ -77,8 +77,8 @@ def test_dates_have_the_parts_that_differ():
 
 
 def test_the_parts_of_a_date_are_those_of_the_calendar():
-    found = date_parts(np.array(["1969-12-31T23:59:59", "2024-02-29T12:00:00"], "datetime64[us]"))
-    assert {part: values.tolist() for part, values in found.items()} == {
+    parts = date_parts(np.array(["1969-12-31T23:59:59", "2024-02-29T12:00:00"], "datetime64[us]"))
+    assert {part: values.tolist() for part, values in parts.items()} == {
         "year": [1969, 2024],
         "month": [12, 2],
         "weekday": [2, 3],

@@ -40,6 +40,9 @@ main()
 TRAIN = ["data=/d/*.recordio", "output=/o", "model_def=mnist"]
 
 
+PREPARE = ["data=/in", "output=/o", "model_def=m"]
+
+
 def compose_train(*overrides: str) -> JobConfig:
     return compose("train", [*TRAIN, *overrides])
 
@@ -72,79 +75,42 @@ def test_launch_is_chosen_by_file_and_set_by_key():
 
 def test_every_setting_can_be_set():
     typed = {
-        int: "3",
-        float: "2.5",
-        bool: "true",
-        str: "x",
-        int | None: "3",
-        float | None: "0.5",
-        list[str]: "[x]",
-        list[float]: "[2.5]",
+        **{int: "3", float: "2.5", bool: "true", str: "x", int | None: "3", float | None: "0.5"},
+        **{list[str]: "[x]", list[float]: "[2.5]"},
     }
-    choices = {
-        "framework": "keras",
-        "launch.kind": "mpi",
-        "launch.options": "{a: b}",
-        "data_plan.damaged": "skip",
-        "data_plan.processes": "2",
-        "log_level": "debug",
-        "resume": "auto",
-        "trust": "changed",
-        "train.precision": "mixed_bfloat16",
-        "train.batch_norm": "own",
-        "train.compile": "false",
-        "train.onnx": "false",
-        "train.compression": "bf16",
-        "train.local.steps": "0",
-        "train.local.warmup_steps": "0",
-        "train.local.method": "diloco",
-        "train.local.inner_state": "keep",
-        "train.local.outer_momentum": "0.5",
-        "train.local.fragments": "1",
-        "train.local.fragment_steps": "1",
-        "federated.rounds": "0",
-        "federated.local_epochs": "1",
-        "federated.local_steps": "0",
-        "federated.round_seconds": "0",
-        "federated.local_variables": "[]",
-        "federated.share_metrics": "false",
-        "federated.fraction": "1",
-        "federated.weighting": "examples",
-        "federated.proximal_mu": "0",
-        "federated.secure_sums": "false",
-        "federated.secure_range": "32",
-        "federated.privacy.clip": "0",
-        "federated.privacy.noise": "0",
-        "federated.privacy.delta": "1e-5",
-        "federated.privacy.max_epsilon": "0",
-        "federated.party": "''",
-        "federated.quorum": "0.5",
-        "federated.listen": "localhost:7100",
-        "federated.address": "north:7101",
-        "adversarial.method": "pgd",
-        "adversarial.ratio": "0.5",
-        "adversarial.clip": "[0, 1]",
-        "train.early_stopping.mode": "max",
-        "kubernetes.style": "mpirun",
-        "slurm.options": "[--exclusive]",
-        "kubernetes.worker.cpu": "2",
-        "elastic.autoscale": "false",
-        "elastic.batching": "per_rank",
-        "elastic.autoscale_efficiency": "0.3",
-        "elastic.join_share": "0.5",
-        "kubernetes.worker.memory": "1Gi",
-        "kubernetes.launcher.cpu": "100m",
-        "kubernetes.launcher.memory": "64Mi",
-        "kubernetes.volumes": "{data: {claim: data, mount: /data}}",
-        "kubernetes.worker.node_selector": "{a.b/c: d}",
-        "kubernetes.worker.tolerations": "[{key: gpu}]",
-        "kubernetes.launcher.node_selector": "{pool: stable}",
-        "kubernetes.launcher.tolerations": "[{key: b}]",
-        "kubernetes.env": "{A: 1}",
-        "kubernetes.secret_env": "{B: s3/key}",
-        "kubernetes.labels": "{team: x}",
-        "kubernetes.annotations": "{note: x}",
-    }
+    choices = dict(
+        text.split("=", 1)
+        for text in (
+            *("framework=keras", "launch.kind=mpi", "launch.options={a: b}", "log_level=debug"),
+            *("data_plan.damaged=skip", "data_plan.processes=2", "resume=auto", "trust=changed"),
+            *("train.precision=mixed_bfloat16", "train.batch_norm=own", "train.compile=false"),
+            *("train.onnx=false", "train.compression=bf16", "train.early_stopping.mode=max"),
+            *("train.local.steps=0", "train.local.warmup_steps=0", "train.local.method=diloco"),
+            *("train.local.inner_state=keep", "train.local.outer_momentum=0.5"),
+            *("train.local.fragments=1", "train.local.fragment_steps=1"),
+            *("federated.rounds=0", "federated.local_epochs=1", "federated.local_steps=0"),
+            *("federated.round_seconds=0", "federated.local_variables=[]"),
+            *("federated.share_metrics=false", "federated.fraction=1"),
+            *("federated.weighting=examples", "federated.proximal_mu=0"),
+            *("federated.secure_sums=false", "federated.secure_range=32"),
+            *("federated.privacy.clip=0", "federated.privacy.noise=0"),
+            *("federated.privacy.delta=1e-5", "federated.privacy.max_epsilon=0"),
+            *("federated.party=''", "federated.quorum=0.5", "federated.listen=localhost:7100"),
+            "federated.address=north:7101",
+            *("adversarial.method=pgd", "adversarial.ratio=0.5", "adversarial.clip=[0, 1]"),
+            *("elastic.autoscale=false", "elastic.batching=per_rank", "elastic.join_share=0.5"),
+            "elastic.autoscale_efficiency=0.3",
+            *("slurm.options=[--exclusive]", "kubernetes.style=mpirun", "kubernetes.worker.cpu=2"),
+            *("kubernetes.worker.memory=1Gi", "kubernetes.worker.node_selector={a.b/c: d}"),
+            *("kubernetes.launcher.cpu=100m", "kubernetes.launcher.memory=64Mi"),
+            "kubernetes.launcher.node_selector={pool: stable}",
+            "kubernetes.worker.tolerations=[{key: gpu}]",
+            "kubernetes.launcher.tolerations=[{key: b}]",
+            "kubernetes.volumes={data: {claim: data, mount: /data}}",
+            *("kubernetes.env={A: 1}", "kubernetes.secret_env={B: s3/key}"),
+            *("kubernetes.labels={team: x}", "kubernetes.annotations={note: x}"),
+        )
+    )
     keys = [
         setting
         for setting in fields.settings(JobConfig)
@@ -201,53 +167,51 @@ def test_a_param_is_read_as_python_or_hydra_writes_it(typed, value):
 
 def test_a_param_inside_a_param_is_set():
     assert compose_train("params.a.b=1", "params.a.c=2").params == {"a": {"b": 1, "c": 2}}
-    with pytest.raises(ConfigError, match=r"params\.a is not a dict"):
+    with pytest.raises(ConfigError, match=r"params\.a is"):
         compose_train("params.a=1", "params.a.b=2")
 
 
 @pytest.mark.parametrize(
     ("override", "named"),
     [
-        (
-            "train.epoch=3",
-            "no setting 'train.epoch'. Did you mean 'train.epochs'? Allowed under train: b",
-        ),
-        ("lunch.np=2", "Did you mean 'launch.np'? Allowed: data, output"),
-        ("epochs=3", "Did you mean 'train.epochs'?"),
-        ("learnig_rate=3", "Did you mean 'train.learning_rate'?"),
-        ("launch=mpy", "launch must be one of kubernetes, local, mpi"),
-        ("launch=mpy", "Did you mean 'mpi'?"),
-        ("task=predict", "no setting 'task'"),
-        ("hydra.run.dir=/x", "no setting 'hydra.run.dir'"),
-        ("foo", "written key=value, with no space beside the =. Received: 'foo'"),
-        ("=3", "A setting is written key=value"),
-        ("~data", "cannot be removed"),
-        ("train.epochs=abc", "train.epochs must be of type int. Received: train.epochs=abc."),
+        ("train.epoch=3", "'train.epoch'"),
+        ("train.epoch=3", "'train.epochs'"),
+        ("train.epoch=3", "under train: b"),
+        ("lunch.np=2", "'launch.np'"),
+        ("lunch.np=2", "Allowed: data, output"),
+        ("epochs=3", "'train.epochs'"),
+        ("learnig_rate=3", "'train.learning_rate'"),
+        ("launch=mpy", "kubernetes, local, mpi"),
+        ("launch=mpy", "'mpi'"),
+        ("task=predict", "'task'"),
+        ("hydra.run.dir=/x", "'hydra.run.dir'"),
+        ("foo", "key=value, with"),
+        ("foo", "Received: 'foo'"),
+        ("=3", "key=value"),
+        ("~data", "removed"),
+        ("train.epochs=abc", "type int"),
+        ("train.epochs=abc", "Received: train.epochs=abc."),
         ("train.epochs=1.5", "train.epochs must be of type int"),
         ("train.epochs=null", "train.epochs must be of type int"),
         ("train.epochs=", "train.epochs must be of type int"),
-        ("train.epochs=1,2", "train.epochs takes one value"),
-        ("train.epochs=1,2", "To train with each value in turn, use edl train -m."),
-        ("train.epochs=[1", "train.epochs cannot be read"),
-        ("train={epoch: 3}", "Did you mean 'train.epochs'?"),
+        ("train.epochs=1,2", "train.epochs takes one"),
+        ("train.epochs=1,2", "edl train -m"),
+        ("train.epochs=[1", "train.epochs cannot"),
+        ("train={epoch: 3}", "'train.epochs'"),
         ("train={epochs: x}", "train.epochs must be of type int"),
         ("overwrite=maybe", "overwrite must be of type bool"),
-        ("train.learning_rate=fast", "must be of type float or null"),
-        (
-            "train.epochs=0",
-            "train.epochs must be 1 or more. Received: train.epochs=0."
-            " Give train.epochs another value, or leave it out.",
-        ),
-        ("train.learning_rate=-1", "train.learning_rate must be 0 or more"),
-        ("log_level=dbug", "Did you mean 'debug'?"),
-        ("output=", "Give what is missing:\n  output=...  Directory that will hold"),
-        ("num_epochs=3", "It is called 'train.epochs' here."),
-        ("training_data=/d", "It is called 'data' here."),
-        ("lr=3", "It is called 'train.learning_rate' here."),
-        ("params.x=a=b", "params.x cannot be read"),
-        ("params.x=1,2", "params.x takes one value"),
-        ("params.1x=1", "cannot name a parameter"),
-        ("params=x=__import__('os').system('id')", "params cannot be read at character 3"),
+        ("train.learning_rate=fast", "float or null"),
+        ("train.epochs=0", "train.epochs must be 1 or more. Received: train.epochs=0."),
+        ("train.learning_rate=-1", "train.learning_rate must be 0"),
+        ("log_level=dbug", "'debug'"),
+        ("output=", "\n  output=...  Directory"),
+        ("num_epochs=3", "called 'train.epochs'"),
+        ("training_data=/d", "called 'data'"),
+        ("lr=3", "called 'train.learning_rate'"),
+        ("params.x=a=b", "params.x cannot"),
+        ("params.x=1,2", "params.x takes one"),
+        ("params.1x=1", "name a parameter"),
+        ("params=x=__import__('os').system('id')", "character 3"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(override, named):
@@ -262,9 +226,9 @@ def test_all_settings_that_must_be_given_are_named_at_once():
         compose("train", ["model_def=mnist"])
 
     first, *missing = str(error.value).splitlines()
-    assert first == "train needs model_def, data and output. Give what is missing:"
+    assert first.startswith("train needs model_def, data and output.")
     assert [line.split("=")[0] for line in missing] == ["  data", "  output"]
-    with pytest.raises(ConfigError, match=r"\n  trained_model=\.\.\.  Directory of a trained"):
+    with pytest.raises(ConfigError, match=r"\n  trained_model=\.\.\.  Directory"):
         compose("predict", ["data=/d", "output=/o"])
 
 
@@ -283,26 +247,8 @@ def test_any_text_is_taken_letter_for_letter(value):
 @pytest.mark.parametrize(
     "name",
     [
-        "train-*.recordio",
-        "a b",
-        "a=b",
-        "it's",
-        '"q"',
-        "${x}",
-        "\\${x}",
-        "\\\\${x}",
-        "a\\",
-        "x:y(z)",
-        "[a]",
-        "{a}",
-        "null",
-        "1_000",
-        "007",
-        "ü",
-        "a?b",
-        "#c",
-        "~x",
-        "a@b",
+        *("train-*.recordio", "a b", "a=b", "it's", '"q"', "${x}", "\\${x}", "\\\\${x}", "a\\"),
+        *("x:y(z)", "[a]", "{a}", "null", "1_000", "007", "ü", "a?b", "#c", "~x", "a@b"),
     ],
 )
 def test_a_path_means_what_the_shell_handed_over(name):
@@ -341,8 +287,9 @@ def test_addresses_stay_as_they_are():
 @pytest.mark.parametrize("key", ["output", "job_dir", "trained_model", "init_from"])
 def test_what_is_written_or_read_as_files_is_no_address(key):
     # Else it would be a folder of the name "gs:" where the command runs.
-    with pytest.raises(ConfigError, match=f"{key} must be a path.*Received: {key}='gs://b/o'"):
+    with pytest.raises(ConfigError, match="must be a path") as error:
         compose_train(f"{key}=gs://b/o")
+    assert error.value.received == {key: "gs://b/o"}
 
 
 def test_composing_leaves_the_hydra_of_a_program_around_it_alone(tmp_path):
@@ -368,16 +315,17 @@ def test_composing_keeps_the_job_of_a_program_under_hydra_main(tmp_path):
         check=False,
     )
 
-    assert "0.5 theirs 0 True now-of-theirs" in done.stdout.splitlines(), done.stderr
-    assert "0.25 theirs 1 True now-of-theirs" in done.stdout.splitlines()
+    lines = [line.split() for line in done.stdout.splitlines()]
+    for number, rate in enumerate(("0.5", "0.25")):
+        assert [rate, "theirs", str(number), "True", "now-of-theirs"] in lines, done.stderr
 
 
 @pytest.mark.long
 def test_threads_compose_at_the_same_time():
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda n: compose_train(f"launch.np={n}"), range(1, 33)))
+        configs = list(pool.map(lambda n: compose_train(f"launch.np={n}"), range(1, 33)))
 
-    assert [config.launch.np for config in found] == list(range(1, 33))
+    assert [config.launch.np for config in configs] == list(range(1, 33))
 
 
 def test_a_variable_at_the_start_of_a_path_is_replaced(monkeypatch):
@@ -391,48 +339,37 @@ def test_a_variable_at_the_start_of_a_path_is_replaced(monkeypatch):
 
 
 def test_prepare_has_its_own_settings():
-    config = compose_as(
-        PrepareConfig, ["data=/in", "output=/o", "model_def=m", "records_per_shard=10"]
-    )
+    config = compose_as(PrepareConfig, [*PREPARE, "records_per_shard=10"])
 
+    zoo = str(Path.cwd() / "model_zoo")
     assert config == PrepareConfig(
-        data="/in",
-        output="/o",
-        model_def="m",
-        model_zoo=str(Path.cwd() / "model_zoo"),
-        records_per_shard=10,
+        data="/in", output="/o", model_def="m", model_zoo=zoo, records_per_shard=10
     )
 
 
 def test_a_list_of_input_files_is_a_path_like_others():
-    config = compose_as(PrepareConfig, ["data=@a.txt, b", "output=/o", "model_def=m"])
+    config = compose_as(PrepareConfig, [*PREPARE[1:], "data=@a.txt, b"])
     assert config.data == f"@{Path.cwd()}/a.txt,{Path.cwd()}/b"
 
 
-def test_the_number_of_processes_is_not_for_mpirun():
-    with pytest.raises(ConfigError, match="with launch=mpi, mpirun -n sets the number"):
-        compose_as(
-            PrepareConfig, ["data=/in", "output=/o", "model_def=m", "launch=mpi", "processes=2"]
-        )
-
-
 @pytest.mark.parametrize(
-    ("override", "named"),
+    ("overrides", "named"),
     [
-        ("launch.np=2", "no setting 'launch.np'. Did you mean 'launch'? Allowed: data, output"),
-        ("output=/o.recordio", "must name a directory"),
-        ("record_per_shard=2", "Did you mean 'records_per_shard'?"),
-        ("codec=snapy", "Did you mean 'snappy'?"),
-        ("params.x=1", "no setting 'params.x'"),
-        ("prefix=a/b", "start of a file name"),
-        ("bytes_per_shard=0", "must be 1 or more"),
-        ("bad_files=skipp", "Did you mean 'skip'?"),
-        ("launch=kubernetes", "local, mpi"),
+        (["launch.np=2"], "'launch.np'. Did you mean 'launch'? Allowed: data, output"),
+        (["output=/o.recordio"], "directory"),
+        (["record_per_shard=2"], "'records_per_shard'"),
+        (["codec=snapy"], "'snappy'"),
+        (["params.x=1"], "'params.x'"),
+        (["prefix=a/b"], "file name"),
+        (["bytes_per_shard=0"], "1 or more"),
+        (["bad_files=skipp"], "'skip'"),
+        (["launch=kubernetes"], "local, mpi"),
+        (["launch=mpi", "processes=2"], "mpirun -n"),
     ],
 )
-def test_a_wrong_setting_of_prepare_is_refused_by_name(override, named):
+def test_a_wrong_setting_of_prepare_is_refused_by_name(overrides, named):
     with pytest.raises(ConfigError) as error:
-        compose_as(PrepareConfig, ["data=/in", "output=/o", "model_def=m", override])
+        compose_as(PrepareConfig, [*PREPARE, *overrides])
 
     assert named in str(error.value)
 
@@ -475,12 +412,10 @@ def test_conf_is_found_inside_an_installed_package(installed):
 def test_a_wrong_key_in_a_file_of_conf_is_refused(installed):
     (installed / "conf" / "train" / "long.yaml").write_text("epoch: 30\n")
 
-    done = compose_installed(installed, "train=long")
+    last = compose_installed(installed, "train=long").stderr.splitlines()[-1]
 
-    last = done.stderr.splitlines()[-1]
-    assert "ConfigError" in last
-    assert "no setting 'train.epoch'. Did you mean 'train.epochs'?" in last
-    assert "It is set in conf/train/long.yaml." in last
+    for named in ("ConfigError", "'train.epoch'", "'train.epochs'", "conf/train/long.yaml"):
+        assert named in last
 
 
 def test_a_missing_conf_is_named(installed):
@@ -497,14 +432,14 @@ def test_every_setting_says_what_it_means():
 
 
 def test_all_settings_that_cannot_be_taken_are_told_at_once():
+    words = ("epochs=3", "launch=mpy", "train.epochs=[", "output", "seed=1")
     with pytest.raises(ConfigError) as caught:
-        compose_train("epochs=3", "launch=mpy", "train.epochs=[", "output", "seed=1")
+        compose_train(*words)
 
     first, *lines = str(caught.value).splitlines()
-    assert first == "5 settings cannot be taken:"
-    for line, received in zip(
-        lines, ("epochs=3", "launch=mpy", "train.epochs=[", "'output'", "seed=1"), strict=True
-    ):
+    assert first.startswith("5 settings")
+    for line, word in zip(lines, words, strict=True):
+        received = word if "=" in word else f"'{word}'"
         assert f"Received: {received}." in line
 
 
@@ -515,24 +450,25 @@ def test_trust_names_what_a_trained_model_may_do():
     assert not compose("predict", ["trained_model=m", "data=d", "output=o"]).trusts("image")
 
 
-@pytest.mark.parametrize(("typed", "told"), [("all", "changed, image"), ("imge", "mean 'image'")])
-def test_a_trust_in_nothing_is_refused(typed, told):
-    with pytest.raises(ConfigError, match=told):
+@pytest.mark.parametrize(("typed", "named"), [("all", "changed, image"), ("imge", "'image'")])
+def test_a_trust_in_nothing_is_refused(typed, named):
+    with pytest.raises(ConfigError, match=named):
         compose("predict", ["trained_model=m", "data=d", "output=o", f"trust={typed}"])
 
 
-@pytest.mark.parametrize("key", ["data", "validation_data"])
 @pytest.mark.parametrize(
-    "url",
+    ("key", "url"),
     [
-        "https://me:s3cr3t@host/a.recordio",
-        "https://host/a.recordio?X-Amz-Signature=s3cr3t&X-Amz-Expires=60",
-        "s3://me:s3cr3t@bucket/a.recordio",
+        ("data", "https://me:s3cr3t@host/a.recordio"),
+        ("validation_data", "https://host/a.recordio?X-Amz-Signature=s3cr3t&X-Amz-Expires=60"),
+        ("data", "s3://me:s3cr3t@bucket/a.recordio"),
     ],
 )
 def test_a_password_in_the_url_of_data_is_refused_with_what_to_do(key, url):
-    with pytest.raises(ConfigError, match=rf"{key} holds a password.*AWS_.*FSSPEC_HTTP") as error:
+    with pytest.raises(ConfigError, match=f"{key} holds a password") as error:
         compose_train(f"{key}=/d/*.recordio, {url}")
+    assert "AWS_" in error.value.hint
+    assert "FSSPEC_HTTP" in error.value.hint
     assert "s3cr3t" not in str(error.value)
 
 

