@@ -44,11 +44,11 @@ def test_the_columns_that_matter_come_first(shards, tmp_path):
     file = tmp_path / "shuffled.parquet"
     shuffled = write_shuffled(shards, file, COLUMNS, repeats=4)
     assert pq.read_metadata(file).num_rows == shuffled.num_records == 900 * 13
-    found = importances(shuffled, predict(file), r2_of(shards, shuffled))
-    assert [each.column for each in found] == ["strong", "weak", "unused"]
+    ranking = importances(shuffled, predict(file), r2_of(shards, shuffled))
+    assert [entry.column for entry in ranking] == ["strong", "weak", "unused"]
     # Shuffling adds twice the variance of what the column gives: 2 * 9 / 10 and 2 * 1 / 10.
-    assert [each.importance for each in found] == pytest.approx([1.8, 0.2, 0], abs=0.1)
-    assert found[-1].deviation == 0
+    assert [entry.importance for entry in ranking] == pytest.approx([1.8, 0.2, 0], abs=0.1)
+    assert ranking[-1].deviation == 0
 
 
 def test_they_are_those_of_scikit_learn(shards, tmp_path):
@@ -70,8 +70,8 @@ def test_they_are_those_of_scikit_learn(shards, tmp_path):
     labels = table["label"].to_numpy()
     known = inspection.permutation_importance(Model(), x, labels, n_repeats=40, random_state=0)
     shuffled = write_shuffled(shards, tmp_path / "s.parquet", COLUMNS, repeats=40)
-    found = importances(shuffled, predict(tmp_path / "s.parquet"), r2_of(shards, shuffled))
-    by_name = {each.column: each.importance for each in found}
+    ranking = importances(shuffled, predict(tmp_path / "s.parquet"), r2_of(shards, shuffled))
+    by_name = {entry.column: entry.importance for entry in ranking}
     assert [by_name[name] for name in COLUMNS] == pytest.approx(known.importances_mean, abs=0.06)
 
 
@@ -87,7 +87,7 @@ def test_of_many_rows_some_are_drawn_and_always_the_same(shards, tmp_path):
 
 def test_one_row_says_nothing(tmp_path):
     pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="two rows or more"):
+    with pytest.raises(DataError, match="two rows"):
         write_shuffled([tmp_path / "a.parquet"], tmp_path / "b.parquet", ["x"])
 
 
@@ -95,7 +95,7 @@ def test_a_picture_that_cannot_be_drawn_is_refused_at_once(tmp_path, monkeypatch
     pytest.importorskip("matplotlib")
     require_drawing(tmp_path / "bars.svg")
     for name in ("bars.txt", "nowhere/bars.png"):
-        with pytest.raises(ConfigError, match=r"ends in \.png"):
+        with pytest.raises(ConfigError, match=r"\.png"):
             require_drawing(tmp_path / name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # As if it were not installed.
     with pytest.raises(MissingDependency, match="matplotlib"):
@@ -105,6 +105,6 @@ def test_a_picture_that_cannot_be_drawn_is_refused_at_once(tmp_path, monkeypatch
 def test_a_picture_is_drawn(shards, tmp_path):
     pytest.importorskip("matplotlib")
     shuffled = write_shuffled(shards, tmp_path / "s.parquet", COLUMNS)
-    found = importances(shuffled, predict(tmp_path / "s.parquet"), r2_of(shards, shuffled))
-    draw(found, tmp_path / "bars.png", title="salaries")
+    ranking = importances(shuffled, predict(tmp_path / "s.parquet"), r2_of(shards, shuffled))
+    draw(ranking, tmp_path / "bars.png", title="salaries")
     assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")

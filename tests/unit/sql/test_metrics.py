@@ -22,10 +22,10 @@ def test_metrics_of_numbers(offset):
     random = np.random.default_rng(0)
     labels = offset + random.normal(size=1000)
     predicted = labels + random.normal(size=1000)
-    found = regression_metrics(labels, predicted)
-    assert found.rmse == pytest.approx(sklearn_metrics.mean_squared_error(labels, predicted) ** 0.5)
-    assert found.mae == pytest.approx(sklearn_metrics.mean_absolute_error(labels, predicted))
-    assert found.r2 == pytest.approx(sklearn_metrics.r2_score(labels, predicted), abs=1e-9)
+    metrics = regression_metrics(labels, predicted)
+    assert metrics.rmse**2 == pytest.approx(sklearn_metrics.mean_squared_error(labels, predicted))
+    assert metrics.mae == pytest.approx(sklearn_metrics.mean_absolute_error(labels, predicted))
+    assert metrics.r2 == pytest.approx(sklearn_metrics.r2_score(labels, predicted), abs=1e-9)
 
 
 @pytest.mark.parametrize("predicted", [[2.0, 2.0], [2.0, 3.0]])
@@ -43,35 +43,35 @@ def test_metrics_of_classes(num_classes, has_ties):
     if has_ties:
         raw = raw.round(1) + 0.1
     probabilities = raw / raw.sum(axis=1, keepdims=True)
-    found = probability_metrics(labels, probabilities, [f"c{i}" for i in range(num_classes)])
+    metrics = probability_metrics(labels, probabilities, [f"c{i}" for i in range(num_classes)])
     predicted = probabilities.argmax(axis=1)
     known = sklearn_metrics.precision_recall_fscore_support(labels, predicted, zero_division=0)
-    for mine, theirs in zip((found.precision, found.recall, found.f1), known, strict=False):
-        assert mine == pytest.approx(theirs)
-    assert found.f1_macro == pytest.approx(
+    for name, values in zip(("precision", "recall", "f1"), known, strict=False):
+        assert getattr(metrics, name) == pytest.approx(values)
+    assert metrics.f1_macro == pytest.approx(
         sklearn_metrics.f1_score(labels, predicted, average="macro")
     )
-    assert found.accuracy == pytest.approx(sklearn_metrics.accuracy_score(labels, predicted))
+    assert metrics.accuracy == pytest.approx(sklearn_metrics.accuracy_score(labels, predicted))
     confusion = sklearn_metrics.confusion_matrix(labels, predicted)
-    assert np.array_equal(found.confusion, confusion)
+    assert np.array_equal(metrics.confusion, confusion)
     scores = probabilities[:, 1] if num_classes == 2 else probabilities
     area = sklearn_metrics.roc_auc_score(labels, scores, multi_class="ovr")
-    assert found.auc == pytest.approx(area)
-    assert found.log_loss == pytest.approx(sklearn_metrics.log_loss(labels, probabilities))
+    assert metrics.auc == pytest.approx(area)
+    assert metrics.log_loss == pytest.approx(sklearn_metrics.log_loss(labels, probabilities))
 
 
 def test_a_class_that_no_row_has_leaves_the_area_unsaid():
     probabilities = np.array([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1]])
-    found = probability_metrics(np.array([0, 1]), probabilities, ["a", "b", "c"])
-    assert found.auc is None
-    assert (found.precision[2], found.recall[2], found.f1[2]) == (0, 0, 0)
+    metrics = probability_metrics(np.array([0, 1]), probabilities, ["a", "b", "c"])
+    assert metrics.auc is None
+    assert (metrics.precision[2], metrics.recall[2], metrics.f1[2]) == (0, 0, 0)
 
 
 def test_the_confusion_matrix_is_rows_as_well():
-    found = probability_metrics(
+    metrics = probability_metrics(
         np.array([0, 1, 1]), np.array([[1, 0], [1, 0], [0, 1.0]]), [False, True]
     )
-    rows = [row for row in found.rows() if row.metric == "confusion"]
+    rows = [row for row in metrics.rows() if row.metric == "confusion"]
     assert rows == [
         MetricRow("confusion", "False", "False", 1.0),
         MetricRow("confusion", "False", "True", 0.0),

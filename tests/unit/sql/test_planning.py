@@ -20,13 +20,13 @@ from tests.statement_errors import reason
 COLUMNS = ("name", "role", "salary")
 
 
-def one(text):
+def read(text):
     (statement,) = parse(text)
     return statement
 
 
 def planned(clauses, columns=COLUMNS):
-    statement = one(f"SELECT {', '.join(columns)} FROM t TRAIN {clauses} INTO m")
+    statement = read(f"SELECT {', '.join(columns)} FROM t TRAIN {clauses} INTO m")
     return plan_training(statement, columns, zoo_dir())
 
 
@@ -63,13 +63,15 @@ def test_the_reference_learns_its_last_column_and_says_so():
     }
 
 
-def test_a_label_that_is_named_is_not_told():
-    plan = planned("regressor.DNN LABEL role")
-    assert (plan.label, plan.notes) == ("role", ())
-
-
-def test_the_label_is_the_last_column_that_no_clause_reads():
-    assert planned("regressor.DNN COLUMN salary, name").label == "role"
+@pytest.mark.parametrize(
+    ("clauses", "label"),
+    # Without a name it is the last column that no clause reads.
+    [("regressor.DNN LABEL role", "role"), ("regressor.DNN COLUMN salary, name", "role")],
+)
+def test_the_label_is_named_or_the_last_column_that_no_clause_reads(clauses, label):
+    plan = planned(clauses)
+    assert plan.label == label
+    assert bool(plan.notes) == ("LABEL" not in clauses)
 
 
 def test_attributes_become_parameters_and_settings():
@@ -179,17 +181,14 @@ def test_a_number_of_trials_or_a_range_is_a_search():
     )
     search = plan.trials.points([], plan.settings)
     assert isinstance(search, Search)
-    assert search.config == SearchConfig(
-        metric="mae", n_trials=7, sampler=SamplerConfig(name="random", seed=3)
-    )
+    sampler = SamplerConfig(name="random", seed=3)
+    assert search.config == SearchConfig(metric="mae", n_trials=7, sampler=sampler)
     assert search.space["params.hidden_units"].names == ("[10]", "null")
     assert search.space["params.lr"].is_whole
     assert not search.space["train.learning_rate"].is_whole
-    point = search.point(
-        {"params.hidden_units": "null", "params.lr": 4, "train.learning_rate": 1.5}
-    )
-    varied = {"params.hidden_units": None, "params.lr": 4, "train.learning_rate": 1.5}
-    assert point.values == {**plan.settings, **varied}
+    varied = {"params.lr": 4, "train.learning_rate": 1.5}
+    point = search.point({**varied, "params.hidden_units": "null"})
+    assert point.values == {**plan.settings, **varied, "params.hidden_units": None}
     few = planned(
         f"regressor.DNN WITH lr=HPARAM_CANDIDATES([1, 2]), sweep.num_trials=1, {HELD_BACK}"
     )
@@ -205,73 +204,61 @@ class Wrong:
 
 
 WRONG = [
-    Wrong("regressor.DNX", "Did you mean 'regressor.DNN'"),
-    Wrong('"/etc/passwd"', "no model /etc/passwd in the zoo"),
+    Wrong("regressor.DNX", "'regressor.DNN'"),
+    Wrong('"/etc/passwd"', "model /etc/passwd"),
     Wrong("DNN", "'classifier.DNN' or 'regressor.DNN'"),
     Wrong("regressor.DNN WITH learning_rate=0", "above 0"),
     Wrong("regressor.DNN WITH lr='fast'", "above 0"),
-    Wrong("regressor.DNN LABEL salari", "Did you mean 'salary'"),
-    Wrong("regressor.DNN COLUMN rolle", "Did you mean 'role'"),
+    Wrong("regressor.DNN LABEL salari", "'salary'"),
+    Wrong("regressor.DNN COLUMN rolle", "'role'"),
     Wrong("regressor.DNN COLUMN name LABEL name", "is the label"),
-    Wrong(
-        "regressor.DNN WITH columns={'name': 1} COLUMN name LABEL salary",
-        "columns and COLUMN exclude",
-    ),
-    Wrong("regressor.DNN COLUMN name, role, salary", "none is left as label"),
-    Wrong("regressor.DNN WITH label='x'", "label and LABEL exclude"),
-    Wrong("regressor.DNN WITH lr=0.1, hiden_units=[3]", "Did you mean 'hidden_units'"),
-    Wrong("regressor.wide_and_deep WITH wide_units=[3]", "no parameter wide_units"),
-    Wrong("regressor.DNN WITH train.epohs=1", "Did you mean 'train.epochs'"),
+    Wrong("regressor.DNN WITH columns={'name': 1} COLUMN name LABEL salary", "and COLUMN"),
+    Wrong("regressor.DNN COLUMN name, role, salary", "left as label"),
+    Wrong("regressor.DNN WITH label='x'", "label and LABEL"),
+    Wrong("regressor.DNN WITH lr=0.1, hiden_units=[3]", "'hidden_units'"),
+    Wrong("regressor.wide_and_deep WITH wide_units=[3]", "parameter wide_units"),
+    Wrong("regressor.DNN WITH train.epohs=1", "'train.epochs'"),
     Wrong("regressor.DNN WITH trein.epochs=1", "Attributes begin with"),
-    Wrong("regressor.DNN WITH engine.model_zoo='/x'", "no attribute engine.model_zoo"),
-    Wrong("regressor.DNN WITH engine.num_worker=1", "Did you mean 'engine.num_workers'"),
-    Wrong("regressor.DNN WITH predict.overwrite=True", "no attribute predict.overwrite here"),
-    Wrong("regressor.DNN WITH a.b.c=1", "no attribute a.b.c here"),
-    Wrong("regressor.DNN WITH model.a.b=1", "model parameters have no dots"),
-    Wrong("regressor.DNN WITH a=1, model.a=2", "model.a and a are names of the same attribute"),
+    Wrong("regressor.DNN WITH engine.model_zoo='/x'", "attribute engine.model_zoo"),
+    Wrong("regressor.DNN WITH engine.num_worker=1", "'engine.num_workers'"),
+    Wrong("regressor.DNN WITH predict.overwrite=True", "attribute predict.overwrite"),
+    Wrong("regressor.DNN WITH a.b.c=1", "attribute a.b.c"),
+    Wrong("regressor.DNN WITH model.a.b=1", "no dots"),
+    Wrong("regressor.DNN WITH a=1, model.a=2", "model.a and a are names"),
     Wrong("regressor.DNN WITH train.nulls=3", "{dict}"),
-    Wrong("regressor.DNN WITH train.split='key'", "which need it"),
-    Wrong("regressor.DNN WITH train.split='key', train.split_column='nme'", "Did you mean 'name'"),
-    Wrong(
-        "regressor.DNN WITH train.split='random', train.validation_select='x'",
-        "both choose the rows for the validation",
-    ),
-    Wrong(
-        "regressor.DNN WITH lr=HPARAM_RANGE(1, 2), train.split='none'",
-        "no rows to compare the trials on",
-    ),
-    Wrong("regressor.DNN WITH lr=HPARAM_RANGE(1, 2), model.lr=2", "names of the same attribute"),
-    Wrong("regressor.DNN WITH hiden_units=HPARAM_CANDIDATES([1])", "Did you mean 'hidden_units'"),
-    Wrong("regressor.DNN WITH label=HPARAM_CANDIDATES(['x'])", "label and LABEL exclude"),
-    Wrong("regressor.DNN WITH train.split=HPARAM_CANDIDATES(['random'])", "same for all trials"),
-    Wrong("regressor.DNN WITH train.epohs=HPARAM_RANGE(1, 2)", "Did you mean 'train.epochs'"),
-    Wrong("regressor.DNN WITH sweep.num_trials=3", "no attribute has several values"),
+    Wrong("regressor.DNN WITH train.split='key'", "need it"),
+    Wrong("regressor.DNN WITH train.split='key', train.split_column='nme'", "'name'"),
+    Wrong("regressor.DNN WITH train.split='random', train.validation_select='x'", "both choose"),
+    Wrong("regressor.DNN WITH lr=HPARAM_RANGE(1, 2), train.split='none'", "compare the trials"),
+    Wrong("regressor.DNN WITH lr=HPARAM_RANGE(1, 2), model.lr=2", "names of"),
+    Wrong("regressor.DNN WITH hiden_units=HPARAM_CANDIDATES([1])", "'hidden_units'"),
+    Wrong("regressor.DNN WITH label=HPARAM_CANDIDATES(['x'])", "label and LABEL"),
+    Wrong("regressor.DNN WITH train.split=HPARAM_CANDIDATES(['random'])", "all trials"),
+    Wrong("regressor.DNN WITH train.epohs=HPARAM_RANGE(1, 2)", "'train.epochs'"),
+    Wrong("regressor.DNN WITH sweep.num_trials=3", "several values"),
     *(
         Wrong(f"regressor.DNN WITH {HELD_BACK}, {attributes}", said)
         for attributes, said in (
-            ("optimizer=HPARAM_RANGE(1, 2)", "takes no number"),
-            ("train.epochs=HPARAM_RANGE(1, 2.5)", "takes whole numbers"),
-            ("lr=HPARAM_CANDIDATES([1, 1])", "the candidate 1 twice"),
-            ("lr=HPARAM_CANDIDATES([None, 'null'])", "the candidate null twice"),
+            ("optimizer=HPARAM_RANGE(1, 2)", "no number"),
+            ("train.epochs=HPARAM_RANGE(1, 2.5)", "whole numbers"),
+            ("lr=HPARAM_CANDIDATES([1, 1])", "candidate 1"),
+            ("lr=HPARAM_CANDIDATES([None, 'null'])", "candidate null"),
             ("lr=HPARAM_CANDIDATES([1]), sweep.seed=1", "each combination"),
             ("lr=HPARAM_RANGE(1, 2), sweep.seed=-1", "must be 0 or more"),
             ("lr=HPARAM_RANGE(1, 2), sweep.num_trials=0", "must be 1 or more"),
-            ("lr=HPARAM_RANGE(1, 2), sweep.num_trials=2.5", "must be a whole number"),
-            ("lr=HPARAM_RANGE(1, 2), sweep.num_trial=2", "Did you mean 'sweep.num_trials'"),
+            ("lr=HPARAM_RANGE(1, 2), sweep.num_trials=2.5", "whole number"),
+            ("lr=HPARAM_RANGE(1, 2), sweep.num_trial=2", "'sweep.num_trials'"),
             ("lr=HPARAM_RANGE(1, 2), sweep.metric='mae'", "high or low"),
-            ("lr=HPARAM_RANGE(1, 2), sweep.direction='minimise'", "Did you mean 'minimize'"),
-            (
-                "lr=HPARAM_RANGE(1, 2), sweep.sampler='grid'",
-                "cannot be 'grid'. Allowed: tpe, random",
-            ),
+            ("lr=HPARAM_RANGE(1, 2), sweep.direction='minimise'", "'minimize'"),
+            ("lr=HPARAM_RANGE(1, 2), sweep.sampler='grid'", "'grid'. Allowed: tpe, random"),
         )
     ),
     Wrong("regressor.DNN COLUMN SPARSE(name) LABEL salary", "SPARSE(column, number)"),
-    Wrong("regressor.DNN COLUMN WEIGHTED_CATEGORY(name, 10)", "takes weights of categories"),
-    Wrong("regressor.DNN COLUMN NUMERICAL(name)", "Did you mean 'NUMERIC'"),
-    Wrong("regressor.DNN COLUMN NUMERIC(name, 1, 2)", "takes 1 to 2 arguments"),
-    Wrong("regressor.DNN COLUMN NUMERIC('name', 1)", "'name' is not a column"),
-    Wrong("regressor.DNN COLUMN t.name", "without dots: t.name has one"),
+    Wrong("regressor.DNN COLUMN WEIGHTED_CATEGORY(name, 10)", "weights of"),
+    Wrong("regressor.DNN COLUMN NUMERICAL(name)", "'NUMERIC'"),
+    Wrong("regressor.DNN COLUMN NUMERIC(name, 1, 2)", "1 to 2"),
+    Wrong("regressor.DNN COLUMN NUMERIC('name', 1)", "'name' is"),
+    Wrong("regressor.DNN COLUMN t.name", "t.name has"),
 ]
 
 
@@ -283,30 +270,31 @@ def test_what_cannot_be_is_refused_with_its_position(case):
 
 
 def test_a_prediction_takes_what_nulls_count_as_from_its_model():
-    statement = one("SELECT name, role FROM t PREDICT t.c WITH predict.batch_size=8 USING m")
+    statement = read("SELECT name, role FROM t PREDICT t.c WITH predict.batch_size=8 USING m")
     plan = plan_prediction(statement, ("name", "role"), STORED)
     assert plan.settings == {"train.batch_size": 8}
     assert plan.nulls == {"role": "none"}
 
 
 def test_a_permission_to_overwrite_says_what():
-    statement = one("SELECT name, role FROM t PREDICT t.c WITH predict.overwrite=True USING m")
-    with pytest.raises(StatementError, match=r"predict\.replace_values.*predict\.replace_table"):
+    statement = read("SELECT name, role FROM t PREDICT t.c WITH predict.overwrite=True USING m")
+    with pytest.raises(StatementError, match=r"predict\.replace_values") as caught:
         plan_prediction(statement, ("name", "role"), STORED)
+    assert "predict.replace_table" in str(caught.value)
 
 
 def test_a_prediction_needs_the_columns_of_the_training_but_the_label():
-    statement = one("SELECT name, rolle FROM t PREDICT t.c USING m")
+    statement = read("SELECT name, rolle FROM t PREDICT t.c USING m")
     with pytest.raises(StatementError, match=r"'role'.*'rolle'"):
         plan_prediction(statement, ("name", "rolle"), STORED)
 
 
 def test_an_evaluation_needs_the_label():
-    statement = one("SELECT name, role FROM t EVALUATE m")
+    statement = read("SELECT name, role FROM t EVALUATE m")
     with pytest.raises(StatementError, match="'salary'"):
         plan_evaluation(statement, ("name", "role"), STORED)
-    other = one("SELECT name, role, salary FROM t EVALUATE m LABEL role")
-    with pytest.raises(StatementError, match="learned 'salary', not 'role'"):
+    other = read("SELECT name, role, salary FROM t EVALUATE m LABEL role")
+    with pytest.raises(StatementError, match="'salary', not 'role'"):
         plan_evaluation(other, COLUMNS, STORED)
 
 
@@ -314,7 +302,7 @@ METRICS = ("rmse", "r2")
 
 
 def measured(clauses):
-    statement = one(f"SELECT * FROM t {clauses}")
+    statement = read(f"SELECT * FROM t {clauses}")
     return plan_evaluation(statement, COLUMNS, STORED, metrics=METRICS)
 
 
@@ -324,19 +312,17 @@ def test_an_evaluation_gives_the_metrics_that_it_names():
 
 
 def test_a_misspelt_metric_is_refused_beside_a_right_one():
-    with pytest.raises(StatementError, match=r"'rmes'(.|\n)*Did you mean 'rmse'"):
+    with pytest.raises(StatementError, match=r"'rmes'(.|\n)*'rmse'"):
         measured("EVALUATE m WITH validation.metrics='r2,rmes'")
-
-
-def test_an_explanation_has_no_metrics_to_name():
-    with pytest.raises(StatementError, match=r"no attribute validation\.metrics"):
+    # An explanation has none to name.
+    with pytest.raises(StatementError, match=r"attribute validation\."):
         measured("EXPLAIN m WITH validation.metrics='r2'")
 
 
 def test_another_kind_of_values_is_refused_but_whole_numbers_are_numbers():
-    position = one("SELECT 1").position
+    position = read("SELECT 1").position
     check_kinds(ABOUT, {"name": "text", "role": "text", "salary": "integer"}, position)
-    with pytest.raises(StatementError, match="'role' holds integer values"):
+    with pytest.raises(StatementError, match=r"'role' .*integer"):
         check_kinds(ABOUT, {"name": "text", "role": "integer"}, position)
 
 
@@ -367,13 +353,13 @@ def is_permitted(name, value):
         written += ", train.split='random', hidden_units=HPARAM_CANDIDATES([[1], [2]])"
     try:
         if name.startswith("predict."):
-            statement = one(f"SELECT * FROM t PREDICT t.p WITH {written} USING m")
+            statement = read(f"SELECT * FROM t PREDICT t.p WITH {written} USING m")
             plan_prediction(statement, COLUMNS, STORED, is_confined=True)
         elif name.startswith("validation.batch"):
-            statement = one(f"SELECT * FROM t EVALUATE m WITH {written}")
+            statement = read(f"SELECT * FROM t EVALUATE m WITH {written}")
             plan_evaluation(statement, COLUMNS, STORED, is_confined=True)
         else:
-            statement = one(f"SELECT * FROM t TRAIN regressor.DNN WITH {written} INTO m")
+            statement = read(f"SELECT * FROM t TRAIN regressor.DNN WITH {written} INTO m")
             plan_training(statement, COLUMNS, zoo_dir(), is_confined=True)
     except StatementError:
         return False
@@ -407,7 +393,7 @@ def test_clients_of_a_service_start_no_grid_of_many_trials():
         text = (
             f"WITH train.split='random', a=HPARAM_CANDIDATES({values}), b=HPARAM_CANDIDATES([1, 2])"
         )
-        statement = one(f"SELECT * FROM t TRAIN regressor.DNN {text} INTO m")
+        statement = read(f"SELECT * FROM t TRAIN regressor.DNN {text} INTO m")
         return sort_attributes(
             statement.attributes,
             prefixes=("model", "train"),

@@ -72,17 +72,14 @@ def test_an_error_has_the_code_of_its_kind(error, code):
     assert status_code(error("wrong")) == code
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
-def test_this_machine_needs_no_tls(host):
-    assert ListenAddress(host=host).host == host
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "db.example.org", ""])
-def test_other_machines_need_tls_unless_told(host):
-    with pytest.raises(ConfigError, match="without-tls"):
-        ListenAddress(host=host)
-    assert ListenAddress(host=host, allows_plaintext=True)
-    assert ListenAddress(host=host, certificate=b"a", key=b"b")
+def test_other_machines_need_tls_unless_told_and_this_one_does_not():
+    for host in ("127.0.0.1", "127.3.2.1", "::1", "localhost"):
+        assert ListenAddress(host=host).host == host
+    for host in ("0.0.0.0", "::", "10.0.0.1", "db.example.org", ""):
+        with pytest.raises(ConfigError, match="without-tls"):
+            ListenAddress(host=host)
+        assert ListenAddress(host=host, allows_plaintext=True)
+        assert ListenAddress(host=host, certificate=b"a", key=b"b")
 
 
 def test_secrets_are_not_in_representations():
@@ -129,7 +126,7 @@ async def test_a_session_that_ends_between_its_calls_tells_its_client_once(most,
     await asyncio.sleep(0.01)
     async with sessions.turn("two"):
         assert ended == [Process()]
-    with pytest.raises(CallFailed, match="the open transaction") as error:
+    with pytest.raises(CallFailed, match="open transaction") as error:
         async with sessions.turn("one"):
             pass
     assert error.value.code == "ABORTED"

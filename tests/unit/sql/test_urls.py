@@ -5,23 +5,21 @@ from edl_horovod.sql.urls import parse_url
 
 
 def test_a_label_shows_no_secret():
-    where = parse_url("postgresql://ann:geheim@db.example:5433/hr?sslpassword=alsogeheim")
-    assert where.label == "postgresql://db.example:5433/hr"
-    assert where.dialect == "postgres"
-    assert "geheim" not in repr(where)
-    assert where.without_secrets("no geheim, no alsogeheim") == "no ***, no ***"
+    url = parse_url("postgresql://ann:geheim@db.example:5433/hr?sslpassword=alsogeheim")
+    assert url.label == "postgresql://db.example:5433/hr"
+    assert url.dialect == "postgres"
+    assert "geheim" not in repr(url)
+    assert url.without_secrets("no geheim, no alsogeheim") == "no ***, no ***"
 
 
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("postgres://ann:geheim@h/d", "Did you mean 'postgresql'"),
-        ("ann:geheim@h/d", "Received: a db without ://"),
-        ("ann:geheim@h://d", "Received: a db without ://"),
-        ("postgresql://ann:geheim@h:port/d", "cannot be read as a database URL"),
-        ("sqlite://", "three slashes"),
-        ("sqlite://hr.db", "three slashes"),
-        ("sqlite:///:memory:", "three slashes"),
+        ("postgres://ann:geheim@h/d", "'postgresql'"),
+        ("ann:geheim@h/d", "without ://"),
+        ("ann:geheim@h://d", "without ://"),
+        ("postgresql://ann:geheim@h:port/d", "cannot be read"),
+        *((url, "three slashes") for url in ("sqlite://", "sqlite://hr.db", "sqlite:///:memory:")),
     ],
 )
 def test_a_url_that_names_no_engine_is_refused_without_its_secrets(url, said):
@@ -33,6 +31,6 @@ def test_a_url_that_names_no_engine_is_refused_without_its_secrets(url, said):
 
 
 def test_a_file_that_is_not_there_is_not_made(tmp_path):
-    with pytest.raises(DataError, match="There is no database file"):
+    with pytest.raises(DataError, match=r"hr\.db"):
         parse_url(f"sqlite:///{tmp_path / 'hr.db'}")
     assert not any(tmp_path.iterdir())
