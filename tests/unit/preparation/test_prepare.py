@@ -99,15 +99,21 @@ def config(tmp_path, inputs):
 def prepare(config):
     """Run; `prepare.groups` are the numbers of the groups that the last run did."""
 
-    def prepare(on_progress=lambda *_: None, *, fail_after=None, error=None, source=None, **given):
+    def prepare(on_progress=lambda *_: None, *, fail_after=None, error=None, source=None, **keys):
         def open_pool(settings, num_groups):
             pool = InlinePool(settings, fail_after=fail_after, error=error, source=source)
             prepare.groups = pool.numbers
             return contextlib.nullcontext(pool)
 
-        return run_with(open_pool, config(**given), on_progress)
+        return run_with(open_pool, config(**keys), on_progress)
 
     return prepare
+
+
+def interrupt(prepare, num_groups=3, **settings):
+    """Run until some groups of four files are done."""
+    with pytest.raises(JobFailed):
+        prepare(files_per_group=4, fail_after=num_groups, error=JobFailed("x"), **settings)
 
 
 def records_of(folder: Path) -> list[bytes]:
@@ -119,6 +125,9 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+ALL = [f"{name}/{number}".encode() for name in "abc" for number in range(10)]
+
+
 def test_every_file_of_a_folder_gives_its_record(prepare, tmp_path):
     result = prepare(records_per_shard=12)
     names = [f"part-{number:05d}-00000.recordio" for number in range(3)]
@@ -126,8 +135,7 @@ def test_every_file_of_a_folder_gives_its_record(prepare, tmp_path):
     assert sorted(os.listdir(tmp_path / "out")) == [marker.NAME, *names]
     assert sorted(os.listdir(tmp_path)) == ["in", "out", "zoo"]
     assert (result.num_files, result.num_records, result.num_empty) == (30, 30, 0)
-    expected = [f"{name}/{number}".encode() for name in "abc" for number in range(10)]
-    assert sorted(records_of(tmp_path / "out")) == expected
+    assert sorted(records_of(tmp_path / "out")) == ALL
 
 
 def test_each_shard_holds_every_class(prepare):
@@ -154,14 +162,13 @@ def test_an_index_lies_beside_large_output_and_spares_a_job_the_scan(prepare, in
     with Reader.open(str(tmp_path / "out")) as reader:
         assert len(reader) == 30
     os.utime(files[0])
-    with pytest.raises(DataError, match=r"chunk 1 at byte .* is damaged"):
+    with pytest.raises(DataError, match=r"chunk 1 .*damaged"):
         Reader.open(str(tmp_path / "out"))
 
 
 def test_without_shuffle_the_order_is_that_of_the_names(prepare, tmp_path):
     prepare(shuffle=False, records_per_shard=7)
-    expected = [f"{name}/{number}".encode() for name in "abc" for number in range(10)]
-    assert records_of(tmp_path / "out") == expected
+    assert records_of(tmp_path / "out") == ALL
 
 
 def test_a_file_may_give_several_records_or_none(prepare, inputs, tmp_path):
@@ -187,11 +194,11 @@ def test_bad_files_end_the_run_and_are_named(prepare, inputs, tmp_path):
         (inputs / "a" / f"{number}.txt").write_text("bad")
     (inputs / "b" / "0.txt").write_text("text")
     (inputs / "b" / "1.txt").write_bytes(b"\xff")
-    with pytest.raises(DataError, match="12 input files") as caught:
+    with pytest.raises(DataError, match="12 input") as caught:
         prepare()
     assert str(caught.value).count("\n") == 11
-    assert "texts.py:11: ValueError: not an image" in str(caught.value)
-    assert "and 2 more" in str(caught.value)
+    assert "texts.py:11: ValueError:" in str(caught.value)
+    assert "2 more" in str(caught.value)
     assert sorted(os.listdir(tmp_path)) == ["in", "out.bad_files.jsonl", "zoo"]
 
 
@@ -199,7 +206,7 @@ def test_a_file_that_ends_the_run_is_reported_once_and_a_skipped_one_is_logged(
     prepare, inputs, caplog
 ):
     (inputs / "a" / "0.txt").write_text("bad")
-    with pytest.raises(DataError, match="not an image"):
+    with pytest.raises(DataError, match="an image"):
         prepare()
     assert caplog.messages == []
     prepare(bad_files="skip")
@@ -224,7 +231,7 @@ def test_bad_files_are_skipped_and_listed(prepare, inputs, tmp_path):
     lines = [json.loads(line) for line in Path(result.bad_files).read_text().splitlines()]
     reasons = {line["path"]: line["reason"] for line in lines}
     assert sorted(reasons) == [f"{inputs}/a/0.txt", f"{inputs}/b/0.txt"]
-    assert "texts.py:11: ValueError: not an image" in reasons[f"{inputs}/a/0.txt"]
+    assert "texts.py:11: ValueError" in reasons[f"{inputs}/a/0.txt"]
     assert reasons[f"{inputs}/b/0.txt"].endswith(" str, not bytes.")
     assert result.bad_files == str(tmp_path / "out.bad_files.jsonl")
 
@@ -232,7 +239,7 @@ def test_bad_files_are_skipped_and_listed(prepare, inputs, tmp_path):
 def test_more_bad_files_than_may_be_end_the_run_until_the_bound_is_raised(prepare, inputs):
     for name in "abc":
         (inputs / name / "0.txt").write_text("bad")
-    with pytest.raises(DataError, match=r"max_bad_files=2"):
+    with pytest.raises(DataError, match="bad_files=2"):
         prepare(bad_files="skip", max_bad_files=2, files_per_group=5)
     result = prepare(bad_files="skip", max_bad_files=3, files_per_group=5)
     assert (result.num_records, result.num_bad) == (27, 3)
@@ -241,19 +248,17 @@ def test_more_bad_files_than_may_be_end_the_run_until_the_bound_is_raised(prepar
 
 def test_bad_files_that_an_earlier_run_left_out_end_a_strict_one(prepare, inputs):
     (inputs / "a" / "0.txt").write_text("bad")
-    settings = {"shuffle": False, "files_per_group": 10}
-    with pytest.raises(JobFailed):
-        prepare(bad_files="skip", fail_after=2, error=JobFailed("x"), **settings)
-    with pytest.raises(DataError, match="1 input files"):
-        prepare(**settings)
+    interrupt(prepare, 3, bad_files="skip", shuffle=False)
+    with pytest.raises(DataError, match="1 input"):
+        prepare(shuffle=False, files_per_group=4)
     assert prepare.groups == []
 
 
 def test_finished_groups_are_reused_after_a_bad_file_was_repaired(prepare, inputs, tmp_path):
     (inputs / "a" / "0.txt").write_text("bad")
-    with pytest.raises(DataError, match="the same command") as caught:
+    with pytest.raises(DataError, match="same command") as caught:
         prepare(shuffle=False, files_per_group=5, data=f"{inputs}/b,{inputs}/a")
-    assert "bad_files=skip" in caught.value.hint
+    assert "bad_files=" in caught.value.hint
     (inputs / "a" / "0.txt").write_text("mended and longer")
     prepare(shuffle=False, files_per_group=5, data=f"{inputs}/b,{inputs}/a")
     assert prepare.groups == [2, 3]
@@ -279,7 +284,7 @@ def test_an_existing_output_is_replaced_only_when_asked(prepare, inputs, tmp_pat
 @pytest.mark.parametrize("error", [JobFailed("A process was killed."), KeyboardInterrupt()])
 def test_a_continued_run_gives_the_same_bytes(prepare, tmp_path, error):
     prepare(output=str(tmp_path / "whole"), files_per_group=4)
-    with pytest.raises((JobFailed, Interrupted), match="3 of 8 groups of files are done"):
+    with pytest.raises((JobFailed, Interrupted), match="3 of 8 groups"):
         prepare(files_per_group=4, fail_after=3, error=error)
     assert not (tmp_path / "out").exists()
     (tmp_path / "out.partial" / "shards" / "part-00003-00000.recordio").write_text("half a shard")
@@ -294,8 +299,7 @@ def test_a_continued_run_gives_the_same_bytes(prepare, tmp_path, error):
 
 
 def test_a_group_whose_line_was_cut_short_or_whose_shard_is_gone_is_done_again(prepare, tmp_path):
-    with pytest.raises(JobFailed):
-        prepare(files_per_group=4, fail_after=4, error=JobFailed("x"))
+    interrupt(prepare, 4)
     lines = tmp_path / "out.partial" / "groups.jsonl"
     lines.write_text(lines.read_text()[:-20])
     (tmp_path / "out.partial" / "shards" / "part-00001-00000.recordio").unlink()
@@ -306,36 +310,34 @@ def test_a_group_whose_line_was_cut_short_or_whose_shard_is_gone_is_done_again(p
 @pytest.mark.parametrize(
     ("change", "detail"),
     [
-        ({"records_per_shard": 3}, "records_per_shard was 4096 and is 3"),
-        ({"codec": "gzip"}, "codec was 'snappy' and is 'gzip'"),
-        ({"source": "other code"}, "the model code has changed"),
-        ({"new_file": True}, "30 input files .* 31"),
-        ({"changed_file": True}, "4 input files of group 0 .*changed"),
+        ({"records_per_shard": 3}, "records_per_shard .*4096 .*3"),
+        ({"codec": "gzip"}, "codec .*'snappy' .*'gzip'"),
+        ({"source": "other code"}, "model code"),
+        ({"new_file": True}, "30 input .* 31"),
+        ({"changed_file": True}, "4 input .* group 0 "),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_an_earlier_run_that_does_not_match_is_replaced_only_on_request(
     prepare, inputs, tmp_path, change, detail
 ):
-    with pytest.raises(JobFailed):
-        prepare(files_per_group=4, fail_after=7, error=JobFailed("x"))
+    interrupt(prepare, 7)
     if change.pop("new_file", False):
         (inputs / "d.txt").write_text("new")
     if change.pop("changed_file", False):
         for file in inputs.glob("a/*"):
             file.write_text("other")
-    kept = contents(tmp_path / "out.partial" / "shards")
+    before = contents(tmp_path / "out.partial" / "shards")
     with pytest.raises(OutputError, match=detail) as caught:
         prepare(files_per_group=4, **change)
     assert "overwrite=true" in str(caught.value)
-    assert contents(tmp_path / "out.partial" / "shards") == kept
+    assert contents(tmp_path / "out.partial" / "shards") == before
     prepare(files_per_group=4, overwrite=True, **change)
     assert prepare.groups[0] == 0
 
 
 def test_overwrite_goes_on_with_an_interrupted_run_that_fits(prepare):
-    with pytest.raises(JobFailed):
-        prepare(files_per_group=4, overwrite=True, fail_after=3, error=JobFailed("x"))
+    interrupt(prepare, overwrite=True)
     prepare(files_per_group=4, overwrite=True)
     assert prepare.groups == [3, 4, 5, 6, 7]
 
@@ -345,24 +347,20 @@ def test_a_partial_folder_of_somebody_else_is_left_alone(prepare, tmp_path):
         file = tmp_path / "out.partial" / name
         file.parent.mkdir(parents=True)
         file.write_text("mine")
-        with pytest.raises(OutputError, match=r"out\.partial .*output="):
+        with pytest.raises(OutputError, match=r"\.partial .*output="):
             prepare(overwrite=True)
         assert file.read_text() == "mine"
         shutil.rmtree(tmp_path / "out.partial")
-
-
-def test_what_was_put_into_a_partial_folder_of_ours_is_left_alone(prepare, tmp_path):
-    with pytest.raises(JobFailed):
-        prepare(files_per_group=4, fail_after=3, error=JobFailed("x"))
+    # And what was put into one of ours.
+    interrupt(prepare)
     (tmp_path / "out.partial" / "thesis.tex").write_text("mine")
-    with pytest.raises(OutputError, match=r"did not write: thesis\.tex"):
+    with pytest.raises(OutputError, match=r": thesis\.tex"):
         prepare(files_per_group=5, overwrite=True)
     assert (tmp_path / "out.partial" / "thesis.tex").read_text() == "mine"
 
 
 def test_the_older_output_of_a_killed_run_stays_until_there_is_a_new_one(prepare, tmp_path):
-    with pytest.raises(JobFailed):
-        prepare(files_per_group=4, fail_after=3, error=JobFailed("x"))
+    interrupt(prepare)
     old = tmp_path / "out.partial" / "old" / "part-00000-00000.recordio"
     old.parent.mkdir()
     old.touch()
@@ -374,8 +372,7 @@ def test_the_older_output_of_a_killed_run_stays_until_there_is_a_new_one(prepare
 
 
 def test_it_is_left_alone_by_a_run_that_goes_on_to_its_end_too(prepare, tmp_path):
-    with pytest.raises(JobFailed):
-        prepare(files_per_group=4, fail_after=3, error=JobFailed("x"))
+    interrupt(prepare)
     partial = tmp_path / "out.partial"
     (partial / ".groups.jsonl.0123abcd.partial").touch()  # Of a process that was killed.
     (partial / "thesis.tex").write_text("mine")
@@ -409,15 +406,12 @@ def test_an_output_that_is_or_holds_or_lies_in_what_is_read_is_refused(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "list.txt").write_text("in/a/1.txt\n")
     (inputs / "link").symlink_to("a")
-    with pytest.raises(JobFailed):
-        prepare(files_per_group=4, fail_after=3, error=JobFailed("x"))
+    interrupt(prepare)
     for folder in (inputs / "a", inputs, tmp_path / "zoo"):
         holds = [os.path.relpath(path, folder) for path in folder.rglob("*")]
         marker.write(folder, "prepared records", holds=holds)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(
-        OutputError, match=r"output (is|holds|lies in) the path of .*, which could be"
-    ):
+    with pytest.raises(OutputError, match="path of"):
         prepare(data=data, output=output, overwrite=True)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
@@ -425,7 +419,7 @@ def test_an_output_that_is_or_holds_or_lies_in_what_is_read_is_refused(
 @pytest.mark.parametrize("kind", ["job", "prepare run"])
 def test_an_output_where_a_job_or_a_command_works_is_refused(prepare, tmp_path, kind):
     marker.claim(tmp_path / "m.job", kind, received="job_dir='m.job'")
-    with pytest.raises(OutputError, match=r"lies in .*m\.job, a work folder of a job.*output="):
+    with pytest.raises(OutputError, match=r"m\.job, .*output="):
         prepare(output=str(tmp_path / "m.job" / "logs" / "records"))
     assert [path.name for path in (tmp_path / "m.job").iterdir()] == [marker.NAME]
 
@@ -433,7 +427,7 @@ def test_an_output_where_a_job_or_a_command_works_is_refused(prepare, tmp_path, 
 @pytest.mark.parametrize("text", ["mine", '{"path": "a"}\n', "[1]\n"])
 def test_a_file_in_the_place_of_the_list_of_bad_files_is_left_alone(prepare, tmp_path, text):
     (tmp_path / "out.bad_files.jsonl").write_text(text)
-    with pytest.raises(OutputError, match=r"out\.bad_files\.jsonl.*output="):
+    with pytest.raises(OutputError, match=r"bad_files\.jsonl.*="):
         prepare(overwrite=True)
     assert (tmp_path / "out.bad_files.jsonl").read_text() == text
 
@@ -453,23 +447,21 @@ def test_there_are_as_many_files_as_the_data_needs(prepare, inputs, tmp_path):
 
 def test_two_runs_of_one_output_are_kept_apart(prepare):
     def meddle(*_: int) -> None:
-        with pytest.raises(ConfigError, match=r"out\.partial/lock"):
+        with pytest.raises(ConfigError, match="partial/lock"):
             prepare()
 
     prepare(meddle)
 
 
 def test_a_dry_run_says_what_would_be_done_and_changes_nothing(prepare, config, tmp_path):
-    assert describe(config(files_per_group=4)) == [
-        "input files: 30 (0.0 MiB)",
-        "groups: 8 of about 4 files",
-    ]
+    size, groups = describe(config(files_per_group=4))
+    assert size.startswith("input files: 30 (")
+    assert groups.startswith("groups: 8 of about 4")
     assert sorted(os.listdir(tmp_path)) == ["in", "zoo"]
-    with pytest.raises(JobFailed):
-        prepare(files_per_group=4, fail_after=3, error=JobFailed("x"))
+    interrupt(prepare)
     before = contents(tmp_path / "out.partial" / "shards")
-    assert "3 of 8 groups are done" in describe(config(files_per_group=4))[-1]
-    assert "files_per_group was 4 and is 5" in describe(config(files_per_group=5))[-1]
+    assert "3 of 8" in describe(config(files_per_group=4))[-1]
+    assert "files_per_group was 4" in describe(config(files_per_group=5))[-1]
     assert contents(tmp_path / "out.partial" / "shards") == before
 
 
@@ -478,7 +470,7 @@ def test_a_list_may_name_files_that_are_not_there_only_if_they_may_be_skipped(
 ):
     list_file = tmp_path / "list.txt"
     list_file.write_text(f"{inputs}/a/1.txt\n\n{inputs}/gone.txt\n{inputs}/a/2.txt\n")
-    with pytest.raises(DataError, match=r"1 of 3 input files .*gone\.txt"):
+    with pytest.raises(DataError, match=r"1 of 3 .*gone\.txt"):
         prepare(data=f"@{list_file}")
     result = prepare(data=f"@{list_file}", bad_files="skip", shuffle=False)
     assert (result.num_records, result.num_bad) == (2, 1)
@@ -499,6 +491,6 @@ def test_the_model_code_may_be_one_file_or_in_git(prepare, tmp_path, monkeypatch
 
 
 def test_a_model_that_is_not_there_is_said_before_anything_starts(prepare, tmp_path):
-    with pytest.raises(UserCodeError, match="does not define 'text'"):
+    with pytest.raises(UserCodeError, match="define 'text'"):
         prepare(model_def="text")
     assert sorted(os.listdir(tmp_path)) == ["in", "zoo"]

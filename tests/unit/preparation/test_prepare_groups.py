@@ -1,3 +1,4 @@
+import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def records(filename):
 
 @pytest.fixture
 def settings(tmp_path):
-    def settings(**given) -> GroupSettings:
+    def settings(**changes) -> GroupSettings:
         (tmp_path / "zoo").mkdir(exist_ok=True)
         (tmp_path / "zoo" / "words.py").write_text(FUNCTION)
         (tmp_path / "zoo" / "helper.py").write_text(HELPER)
@@ -41,7 +42,7 @@ def settings(tmp_path):
             "codec": "none",
             "max_bad_files": 1,
         }
-        return GroupSettings(**{**defaults, **given})
+        return GroupSettings(**{**defaults, **changes})
 
     return settings
 
@@ -88,30 +89,29 @@ def test_a_group_with_too_many_bad_files_is_given_up(settings, group):
     done = prepare_group(settings(), group("a", "bad", "b", "bad", "c"))
     assert done.is_given_up
     assert [Path(bad.path).name for bad in done.bad] == ["1.txt", "3.txt"]
-    assert "helper.py:6: SystemExit: no good" in done.bad[0].reason
+    assert "helper.py:6: SystemExit:" in done.bad[0].reason
     assert not done.bad[0].reason.startswith(done.bad[0].path)
 
 
 def test_a_record_too_large_for_the_format_is_a_bad_file(settings, group):
     done = prepare_group(settings(), group("a " + "b" * (MAX_RECORD_BYTES + 1), "c"))
     (bad,) = done.bad
-    assert "prepare_data_for_a_single_file" in bad.reason
-    assert f"{MAX_RECORD_BYTES} bytes" in bad.reason
+    assert re.search(rf"prepare_data_for_a_single_file.*{MAX_RECORD_BYTES} bytes", bad.reason)
     assert done.num_records == 1
 
 
 def test_the_file_at_hand_is_told_before_it_is_prepared(settings, group):
-    told = []
-    prepare_group(settings(), group("a b", "", "c"), lambda *place: told.append(place))
-    assert told == [(0, 0), (1, 2), (2, 2)]
+    places = []
+    prepare_group(settings(), group("a b", "", "c"), lambda *place: places.append(place))
+    assert places == [(0, 0), (1, 2), (2, 2)]
 
 
 def test_the_digest_covers_what_the_model_file_imports_and_nothing_else(settings, tmp_path):
-    given = settings()
+    group_settings = settings()
 
     def digest() -> str:
         groups.source_digest.cache_clear()
-        return groups.source_digest(given.model_zoo, given.model_def)
+        return groups.source_digest(group_settings.model_zoo, group_settings.model_def)
 
     before = digest()
     (tmp_path / "zoo" / "other.py").write_text("x = 1")
@@ -123,7 +123,7 @@ def test_the_digest_covers_what_the_model_file_imports_and_nothing_else(settings
 def test_a_missing_function_is_an_error_of_the_model_file(settings, group, tmp_path):
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "empty.py").write_text("")
-    with pytest.raises(UserCodeError, match=r"empty\.py has no function"):
+    with pytest.raises(UserCodeError, match=r"empty\.py"):
         prepare_group(settings(model_def="empty"), group("a"))
 
 

@@ -48,17 +48,14 @@ def test_globs_and_several_parts_each_file_once(folder, data, expected):
 
 def test_a_list_is_taken_as_it_is(folder, tmp_path):
     listed = tmp_path / "list.txt"
-    listed.write_bytes(f"{folder}/b/c/3\r\n\n{folder}/a/1\n{folder}/a, 1\n".encode() + b"/\xff\n")
-    found = find(f"@{listed}", shuffle=False)
-    assert found.paths == [
-        f"{folder}/b/c/3",
-        f"{folder}/a/1",
-        f"{folder}/a, 1",
-        os.fsdecode(b"/\xff"),
-    ]
-    assert found.missing == found.paths[2:]
-    assert found.num_bytes == len("b/c/3a/1")
-    assert len(found.digest_of_paths()) == 64
+    paths = [f"{folder}/b/c/3", f"{folder}/a/1", f"{folder}/a, 1", os.fsdecode(b"/\xff")]
+    first, *others = map(os.fsencode, paths)
+    listed.write_bytes(first + b"\r\n\n" + b"\n".join(others) + b"\n")
+    inputs = find(f"@{listed}", shuffle=False)
+    assert inputs.paths == paths
+    assert inputs.missing == paths[2:]
+    assert inputs.num_bytes == len("b/c/3a/1")
+    assert len(inputs.digest_of_paths()) == 64
 
 
 def test_the_shuffled_order_depends_on_the_files_alone(folder, tmp_path):
@@ -102,43 +99,29 @@ def test_what_names_nothing_is_refused(folder, data, detail):
     records_per_shard=st.integers(1, 100),
     bytes_per_shard=st.integers(1, 10 << 20),
 )
-def test_groups_cover_every_file_once_and_keep_their_bounds(
-    sizes, files_per_group, records_per_shard, bytes_per_shard
-):
-    starts = cut(
-        sizes,
-        files_per_group=files_per_group,
-        records_per_shard=records_per_shard,
-        bytes_per_shard=bytes_per_shard,
-    )
+def test_groups_cover_every_file_once_and_keep_their_bounds(sizes, **bounds):
+    starts = cut(sizes, **bounds)
     groups = [
         sizes[start:stop] for start, stop in zip(starts, [*starts[1:], len(sizes)], strict=True)
     ]
     assert [size for group in groups for size in group] == sizes
     assert all(groups)
-    assert max(map(len, groups)) <= (files_per_group or records_per_shard)
-    if not files_per_group:
-        assert all(len(group) == 1 or sum(group) <= bytes_per_shard for group in groups)
+    most = bounds["files_per_group"] or bounds["records_per_shard"]
+    assert max(map(len, groups)) <= most
+    if not bounds["files_per_group"]:
+        most_bytes = bounds["bytes_per_shard"]
+        assert all(len(group) == 1 or sum(group) <= most_bytes for group in groups)
 
 
 @pytest.mark.parametrize(
     ("num_files", "file_bytes", "num_groups"),
     [
-        (30, 300, 1),
-        (1437, 300, 32),
-        (60_000, 300, 32),
-        (10_000_000, 300, 2442),
-        (100, 10 << 20, 34),
-        (1000, 1 << 30, 1000),
+        *((30, 300, 1), (1437, 300, 32), (60_000, 300, 32), (10_000_000, 300, 2442)),
+        *((100, 10 << 20, 34), (1000, 1 << 30, 1000)),
     ],
 )
 def test_groups_are_about_a_shard_or_as_many_as_keep_a_machine_busy(
     num_files, file_bytes, num_groups
 ):
-    starts = cut(
-        [file_bytes] * num_files,
-        files_per_group=0,
-        records_per_shard=4096,
-        bytes_per_shard=256 << 20,
-    )
-    assert len(starts) == num_groups
+    bounds = {"files_per_group": 0, "records_per_shard": 4096, "bytes_per_shard": 256 << 20}
+    assert len(cut([file_bytes] * num_files, **bounds)) == num_groups

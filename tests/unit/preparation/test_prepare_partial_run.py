@@ -28,8 +28,8 @@ def test_files_keep_the_order_and_their_bounds_and_no_two_would_fit_into_one(
     assert [shard for file in files for shard in file] == shards
     for file, following in zip(files, [*files[1:], None], strict=True):
         assert file
-        more = [*file, *(following or [])[:1]]
-        for part, fits in ((file, True), (more, following is None)):
+        longer = [*file, *(following or [])[:1]]
+        for part, fits in ((file, True), (longer, following is None)):
             records = sum(shard.num_records for shard in part)
             num_bytes = sum(shard.num_bytes for shard in part)
             assert (records <= records_per_shard and num_bytes <= bytes_per_shard) == fits
