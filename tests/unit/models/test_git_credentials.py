@@ -36,8 +36,8 @@ class PrivateServer:
         return f"git+https://{user}127.0.0.1:{self.port}/{path}@main"
 
     def logins(self) -> set[str]:
-        given = [one["authorization"] for one in self.headers if "authorization" in one]
-        return {base64.b64decode(text.partition(" ")[2]).decode() for text in given}
+        logins = [sent["authorization"] for sent in self.headers if "authorization" in sent]
+        return {base64.b64decode(text.partition(" ")[2]).decode() for text in logins}
 
 
 def commands() -> Iterator[str]:
@@ -123,10 +123,10 @@ def test_a_password_is_written_nowhere(server, tmp_path, caplog):
 
 
 def test_a_wrong_password_is_told_without_it(server):
-    with pytest.raises(ConfigError, match=r"cannot be read: .*Authentication failed") as error:
+    with pytest.raises(ConfigError, match="Authentication failed") as error:
         ensure_local(server.url(f"me:{TOKEN}-of-yesterday@"))
     assert TOKEN not in str(error.value)
-    assert f"me:{TOKEN}-of-yesterday" in server.logins()
+    assert server.logins() == {f"me:{TOKEN}-of-yesterday"}
 
 
 def test_a_helper_of_the_users_own_gives_the_password_of_a_user(server, tmp_path):
@@ -141,7 +141,7 @@ def test_what_the_environment_tells_git_beside_it_still_counts(server, monkeypat
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "http.extraHeader")
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", "X-Team: vision")
     assert ensure_local(server.url(f"me:{TYPED}@")).commit
-    assert {one.get("x-team") for one in server.headers} == {"vision"}
+    assert {sent.get("x-team") for sent in server.headers} == {"vision"}
 
 
 @pytest.mark.parametrize(
@@ -173,5 +173,5 @@ def test_a_password_is_in_no_configuration_that_is_written():
     typed = f"model_zoo=git+https://me:{TOKEN}@host/a@main"
     config = compose("train", [typed, "model_def=m", "data=d", "output=o"])
     assert TOKEN in config.model_zoo
-    assert "model_zoo: git+https://host/a@main" in resolved.to_yaml(config)
+    assert "://host/a@main" in resolved.to_yaml(config)
     assert TOKEN not in resolved.to_yaml(config)

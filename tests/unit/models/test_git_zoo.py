@@ -63,9 +63,9 @@ def cache(tmp_path, monkeypatch):
 def repository(tmp_path):
     path = tmp_path / "models"
     path.mkdir()
-    made = Repository(path)
-    made.git("init", "-q", "-b", "main")
-    return made
+    repository = Repository(path)
+    repository.git("init", "-q", "-b", "main")
+    return repository
 
 
 @pytest.mark.parametrize(
@@ -94,19 +94,16 @@ def test_paths_are_no_urls(path):
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("git+https://host/a/b.git@", "names no ref after its @"),
+        ("git+https://host/a/b.git@", "names no ref"),
         ("git+https://host/a@--upload-pack=x", "no ref or folder"),
         ("git+https://host/a@a..b", "no ref or folder"),
         ("git+https://host/a@main#subdirectory=../x", "no ref or folder"),
-        (
-            "git+https://host/a@main#sub=x",
-            "The part after # in the URL of a model zoo is not recognized",
-        ),
+        ("git+https://host/a@main#sub=x", "after #"),
         ("git+https://-oProxyCommand=x/a@main", "no ref or folder"),
         ("git+ext://sh/x@y", "kinds https, ssh, file, http, git"),
         ("s3://bucket/zoo@main", "kinds https, ssh, file, http, git"),
-        ("git+https://@main", "names no repository"),
-        ("git+https://[::1/a@main", "is not a valid URL: Invalid IPv6 URL"),
+        ("git+https://@main", "no repository"),
+        ("git+https://[::1/a@main", "Invalid IPv6"),
         ("git@github.com:a/b.git", "git+ssh://git@github.com/a/b.git"),
     ],
 )
@@ -166,17 +163,14 @@ def test_a_commit_that_was_fetched_needs_no_repository(repository):
     assert ensure_local(url) == first
 
 
-def test_two_jobs_at_once_share_what_both_fetched(repository, cache):
+def test_jobs_at_once_share_what_all_fetched(repository, cache):
     commit = repository.commit("x = 1\n")
-    url = repository.url("main")
     code = (
         "import sys; from edl_horovod.models.git_zoo import ensure_local;"
         " print(ensure_local(sys.argv[1]).path)"
     )
-    jobs = [
-        subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True)
-        for _ in range(4)
-    ]
+    command = [sys.executable, "-c", code, repository.url("main")]
+    jobs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     printed = {job.communicate(timeout=60)[0].strip() for job in jobs}
 
     (folder,) = cache.iterdir()
@@ -188,47 +182,46 @@ def test_two_jobs_at_once_share_what_both_fetched(repository, cache):
 def test_an_unknown_ref_is_named_with_what_there_is(repository, ref, cache):
     repository.commit("x = 1\n")
     repository.git("tag", "v1")
-    with pytest.raises(ConfigError, match=rf"no branch, tag or commit '{ref}'.*HEAD, main, v1"):
+    with pytest.raises(ConfigError, match=f"'{ref}'") as error:
         ensure_local(repository.url(ref))
+    assert "HEAD, main, v1" in str(error.value)
     assert not [path for folder in cache.iterdir() for path in folder.iterdir()]
 
 
-def test_an_unknown_subdirectory_is_named_with_what_there_is(repository):
-    repository.commit("x = 1\n")
-    with pytest.raises(ConfigError, match=r"has no 'zo'.*At its root: zoo\. Did you mean 'zoo'"):
-        ensure_local(repository.url("main") + "#subdirectory=zo")
-
-
-def test_a_link_out_of_the_repository_is_no_zoo(repository, tmp_path):
+def test_a_subdirectory_that_is_unknown_or_leads_out_is_named(repository, tmp_path):
     (repository.path / "out").symlink_to(tmp_path)
     repository.commit("x = 1\n")
-    with pytest.raises(ConfigError, match="has no 'out'"):
+    with pytest.raises(ConfigError, match=r"'zo'.*root: .*'zoo'"):
+        ensure_local(repository.url("main") + "#subdirectory=zo")
+    with pytest.raises(ConfigError, match="no 'out'"):
         ensure_local(repository.url("main") + "#subdirectory=out")
 
 
-@pytest.mark.parametrize("where", ["file:///no/such/repository", "https://127.0.0.1:9/a"])
-def test_a_repository_that_does_not_answer_is_one_error(where):
-    with pytest.raises(ConfigError, match=r"cannot be read: fatal: .*Check the URL") as error:
-        ensure_local(f"git+{where}@main")
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("file:///no/such/repository", "fatal: .*Check the"),
+        ("https://127.0.0.1:9/a", "fatal: .*Check the"),
+        ("ssh://git@127.0.0.1:9/a", "ssh: .*refused"),
+    ],
+)
+def test_a_repository_that_does_not_answer_is_one_error(url, named):
+    with pytest.raises(ConfigError, match=named) as error:
+        ensure_local(f"git+{url}@main")
     assert "\n" not in str(error.value)
-
-
-def test_what_ssh_says_of_a_host_is_told():
-    with pytest.raises(ConfigError, match=r"cannot be read: ssh: .* Connection refused\. Received"):
-        ensure_local("git+ssh://git@127.0.0.1:9/a@main")
 
 
 def test_a_server_that_says_nothing_is_given_up(monkeypatch):
     monkeypatch.setattr(git_zoo, "_LIST_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"git+https://127.0.0.1:{server.getsockname()[1]}/a@main"
-        with pytest.raises(ConfigError, match="no answer within 1 s"):
+        with pytest.raises(ConfigError, match="within 1 s"):
             ensure_local(url)
 
 
 def test_no_git_says_so(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(MissingDependency, match="needs the command git"):
+    with pytest.raises(MissingDependency, match="command git"):
         fetch(GitZoo("https://host/a", "main"))
 
 
@@ -268,9 +261,15 @@ def test_a_repository_is_fetched_over_http(repository):
     assert zoo.path.name == commit
 
 
-@pytest.mark.parametrize("kind", ["tags", "heads"])
-@pytest.mark.parametrize("server", ["of single commits", "of whole repositories"])
-@pytest.mark.parametrize("spelling", [str.lower, str.upper])
+@pytest.mark.parametrize(
+    ("kind", "server", "spelling"),
+    [
+        ("tags", "of single commits", str.lower),
+        ("heads", "of single commits", str.upper),
+        ("tags", "of whole repositories", str.upper),
+        ("heads", "of whole repositories", str.lower),
+    ],
+)
 def test_a_full_hash_is_that_commit_whatever_else_is_called_so(repository, kind, server, spelling):
     pinned = repository.commit("x = 'pinned'\n")
     other = repository.commit("x = 'other'\n")
@@ -291,7 +290,7 @@ def test_a_hash_that_only_a_name_is_like_is_no_commit(repository, kind, cache):
     other = repository.commit("x = 'other'\n")
     name = "0123456789" * 4
     repository.git("update-ref", f"refs/{kind}/{name}", other)
-    with pytest.raises(ConfigError, match=f"has no commit '{name}'"):
+    with pytest.raises(ConfigError, match=f"commit '{name}'"):
         ensure_local(repository.url(name))
     assert not [path for folder in cache.iterdir() for path in folder.iterdir()]
 
@@ -299,23 +298,19 @@ def test_a_hash_that_only_a_name_is_like_is_no_commit(repository, kind, cache):
 def test_the_hash_of_a_tag_object_is_no_commit(repository):
     commit = repository.commit("x = 1\n")
     repository.git("tag", "-a", "v1", "-m", "a tag")
-    tag = repository.git("rev-parse", "v1")
-    with pytest.raises(
-        ConfigError, match=f"hash of a tag, not of a commit; the tag points to {commit}"
-    ):
-        ensure_local(repository.url(tag))
+    with pytest.raises(ConfigError, match=f"tag .*{commit}"):
+        ensure_local(repository.url(repository.git("rev-parse", "v1")))
 
 
 @pytest.mark.parametrize("scheme", ["http", "git"])
-@pytest.mark.parametrize("ref", ["main", "v1", "HEAD", "abcdef12"])
-def test_what_nobody_vouches_for_is_named_by_its_hash(scheme, ref):
-    with pytest.raises(ConfigError, match=r"full hash.*https"):
-        parse(f"git+{scheme}://host/a.git@{ref}")
+def test_what_nobody_vouches_for_is_named_by_its_hash(scheme):
+    for ref in ("main", "v1", "HEAD", "abcdef12"):
+        with pytest.raises(ConfigError, match=r"hash.*https"):
+            parse(f"git+{scheme}://host/a.git@{ref}")
     assert parse(f"git+{scheme}://host/a.git@{'ab' * 20}") is not None
 
 
 def test_https_does_not_become_http_on_the_way():
-    allowed = git_zoo.environment(GitZoo("https://host/a", "main"))["GIT_ALLOW_PROTOCOL"]
-    assert "http" not in allowed.split(":")
-    allowed = git_zoo.environment(GitZoo("http://host/a", "ab" * 20))["GIT_ALLOW_PROTOCOL"]
-    assert "http" in allowed.split(":")
+    for zoo in (GitZoo("https://host/a", "main"), GitZoo("http://host/a", "ab" * 20)):
+        allowed = git_zoo.environment(zoo)["GIT_ALLOW_PROTOCOL"].split(":")
+        assert ("http" in allowed) == zoo.url.startswith("http:")

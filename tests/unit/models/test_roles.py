@@ -71,5 +71,5 @@ def test_what_has_a_default_stays_a_parameter_of_the_model():
 
 
 def test_a_function_that_requires_more_is_refused():
-    with pytest.raises(UserCodeError, match=r"my loss requires the parameter 'c'"):
+    with pytest.raises(UserCodeError, match=r"my loss .*'c'"):
         with_roles(lambda a, b, c: None, LOSS_ROLES, label="my loss")

@@ -53,35 +53,36 @@ def here(tmp_path, monkeypatch):
 
 
 def config(*overrides: str, **spec: Any) -> JobConfig:
-    given = {"model_name": "My CNN", "model_definition": "cnn.pt", **spec}
-    words = [f"model.spec.{key}={value}" for key, value in given.items() if value]
-    return config_of(
-        "train", ["data=d.npz", "output=o", "model.name=PytorchFLModel", *words, *overrides]
+    keys = {"model_name": "My CNN", "model_definition": "cnn.pt", **spec}
+    return of_words(
+        *(f"model.spec.{key}={value}" for key, value in keys.items() if value), *overrides
     )
+
+
+def of_words(*words: str) -> JobConfig:
+    return config_of("train", ["data=d.npz", "output=o", "model.name=PytorchFLModel", *words])
 
 
 def of_function(name: str, *overrides: str) -> JobConfig:
-    spec = f"model.spec=making:{name}"
-    return config_of(
-        "train", ["data=d.npz", "output=o", "model.name=PytorchFLModel", spec, *overrides]
-    )
+    return of_words(f"model.spec=making:{name}", *overrides)
 
 
 def test_a_zoo_has_the_files_and_code_that_names_them():
-    made = spec_zoo.with_zoo(config(optimizer="optim.Adam"))
+    job = spec_zoo.with_zoo(config(optimizer="optim.Adam"))
 
-    zoo = Path(made.model_zoo)
-    assert made.model_def == "model_of_spec.Model"
+    zoo = Path(job.model_zoo)
+    assert job.model_def == "model_of_spec.Model"
     assert zoo.parent == spec_zoo.cache()
     assert zoo.name.startswith("my-cnn-")
-    assert (zoo / "model_of_spec_files" / "model_definition" / "cnn.pt").read_text() == "values"
     names = [
         node.value
         for node in ast.walk(ast.parse((zoo / "model_of_spec.py").read_text()))
         if isinstance(node, ast.Constant)
     ]
-    assert "model_of_spec_files/model_definition/cnn.pt" in names
-    assert lookup.files_defining(zoo, made.model_def) == [(zoo / "model_of_spec.py",)]
+    file = zoo / "model_of_spec_files" / "model_definition" / "cnn.pt"
+    assert file.read_text() == "values"
+    assert str(file.relative_to(zoo)) in names
+    assert lookup.files_defining(zoo, job.model_def) == [(zoo / "model_of_spec.py",)]
     assert {"model_of_spec.py", "model_of_spec.json", "requirements.txt"} <= set(
         map(str, zoo_files.sources(zoo))
     )
@@ -91,39 +92,34 @@ def test_no_name_of_a_spec_becomes_code_of_the_zoo(tmp_path):
     harmful = '"""; open("ran", "w"); """'
     file = tmp_path / 'a"""; open("ran", "w"); """.pt'
     file.write_text("values")
-    given = config()
+    plain = config()
     spec = {"model_name": harmful, "model_definition": str(file)}
-    made = spec_zoo.with_zoo(dataclasses.replace(given, model={**given.model, "spec": spec}))
-    code = ast.parse((Path(made.model_zoo) / "model_of_spec.py").read_text())
+    job = spec_zoo.with_zoo(dataclasses.replace(plain, model={**plain.model, "spec": spec}))
+    code = ast.parse((Path(job.model_zoo) / "model_of_spec.py").read_text())
     assert not [node for node in ast.walk(code) if getattr(node, "id", "") == "open"]
 
 
 def test_what_is_in_the_zoo_is_what_the_spec_said():
     (zoo,) = {Path(spec_zoo.with_zoo(config(optimizer="optim.Adam")).model_zoo)}
 
-    found = spec_zoo.model_in(zoo)
+    model = spec_zoo.model_in(zoo)
 
-    assert found.definition == zoo / "model_of_spec_files" / "model_definition" / "cnn.pt"
-    assert found.compile_options == {"optimizer": "optim.Adam"}
-    assert not found.is_trusted
+    assert model.definition == zoo / "model_of_spec_files" / "model_definition" / "cnn.pt"
+    assert model.compile_options == {"optimizer": "optim.Adam"}
+    assert not model.is_trusted
     assert str(Path.cwd()) not in (zoo / "model_of_spec.json").read_text()
 
 
 def test_the_same_content_is_the_same_zoo_and_another_is_another(tmp_path):
-    first = spec_zoo.with_zoo(config()).model_zoo
-    assert spec_zoo.with_zoo(config()).model_zoo == first
+    job = spec_zoo.with_zoo(config())
+    assert not spec_zoo.is_needed(job)
+    assert spec_zoo.with_zoo(job) is job
+    assert spec_zoo.with_zoo(config()).model_zoo == job.model_zoo
 
     (tmp_path / "cnn.pt").write_text("other values")
 
-    assert spec_zoo.with_zoo(config()).model_zoo != first
+    assert spec_zoo.with_zoo(config()).model_zoo != job.model_zoo
     assert len(list(spec_zoo.cache().iterdir())) == 2
-
-
-def test_settings_with_their_zoo_are_not_made_again():
-    made = spec_zoo.with_zoo(config())
-
-    assert not spec_zoo.is_needed(made)
-    assert spec_zoo.with_zoo(made) is made
 
 
 def test_a_folder_is_copied_whole(tmp_path):
@@ -149,28 +145,23 @@ def test_files_of_one_name_are_kept_apart(tmp_path):
 
 
 def test_code_comes_with_what_it_imports_from_beside_it(tmp_path):
-    own = tmp_path / "model_zoo"
-    own.mkdir()
-    (own / "net.py").write_text("import os\nfrom layers import Wide\n")
-    (own / "layers.py").write_text("import net\nimport sizes.small\n")
-    (own / "sizes.py").write_text("")
-    (own / "others.py").write_text("")
+    folder = tmp_path / "model_zoo"
+    folder.mkdir()
+    (folder / "net.py").write_text("import os\nfrom layers import Wide\n")
+    (folder / "layers.py").write_text("import net\nimport sizes.small\n")
+    (folder / "sizes.py").write_text("")
+    (folder / "others.py").write_text("")
 
-    made = spec_zoo.with_zoo(config(model_definition="", model_architecture="model_zoo/net.py:Net"))
+    job = spec_zoo.with_zoo(config(model_definition="", model_architecture="model_zoo/net.py:Net"))
 
-    code = spec_zoo.model_in(Path(made.model_zoo)).architecture
+    code = spec_zoo.model_in(Path(job.model_zoo)).architecture
     assert code is not None
-    assert sorted(file.name for file in code.parent.iterdir()) == [
-        "layers.py",
-        "net.py",
-        "sizes.py",
-    ]
+    names = sorted(file.name for file in code.parent.iterdir())
+    assert names == ["layers.py", "net.py", "sizes.py"]
 
 
 def test_a_file_that_is_not_there_is_told():
-    with pytest.raises(
-        ConfigError, match=r"file of model\.spec\.model_definition does not exist.*no\.pt"
-    ):
+    with pytest.raises(ConfigError, match=r"model_definition .*no\.pt"):
         spec_zoo.with_zoo(config(model_definition="no.pt"))
 
 
@@ -178,20 +169,18 @@ def test_code_outside_of_the_model_zoo_needs_trust(tmp_path):
     (tmp_path / "net.py").write_text("")
     architecture = {"model_definition": "", "model_architecture": "net.py:Net"}
 
-    with pytest.raises(ConfigError, match=r"names Python code.*trust=model"):
+    with pytest.raises(ConfigError, match="Python code") as error:
         spec_zoo.with_zoo(config(**architecture))
 
-    made = spec_zoo.with_zoo(config("trust=model", **architecture))
-    assert json.loads(Path(made.model_zoo, "model_of_spec.json").read_text())["is_trusted"]
+    assert "trust=model" in error.value.hint
+    job = spec_zoo.with_zoo(config("trust=model", **architecture))
+    assert json.loads(Path(job.model_zoo, "model_of_spec.json").read_text())["is_trusted"]
     spec_zoo.with_zoo(config(f"model_zoo={tmp_path}", **architecture))
 
-
-def test_a_link_out_of_the_model_zoo_is_not_in_it(tmp_path):
-    (tmp_path / "net.py").write_text("")
+    # A link out of the model zoo is not in it.
     (tmp_path / "model_zoo").mkdir()
     (tmp_path / "model_zoo" / "net.py").symlink_to(tmp_path / "net.py")
-
-    with pytest.raises(ConfigError, match="names Python code"):
+    with pytest.raises(ConfigError, match="Python code"):
         spec_zoo.with_zoo(config(model_definition="", model_architecture="model_zoo/net.py:Net"))
 
 
@@ -200,16 +189,16 @@ def test_a_trusted_function_returns_the_spec(name, tmp_path, capfd):
     (tmp_path / "making.py").write_text(FUNCTION)
     (tmp_path / "making.pt").write_text("values")
 
-    made = spec_zoo.with_zoo(of_function(name, "trust=model"))
+    job = spec_zoo.with_zoo(of_function(name, "trust=model"))
 
-    assert spec_zoo.model_in(Path(made.model_zoo)).definition.read_text() == "values"
+    assert spec_zoo.model_in(Path(job.model_zoo)).definition.read_text() == "values"
     assert capfd.readouterr().out == ""
 
 
 def test_a_function_runs_untrusted_only_from_the_model_zoo(tmp_path):
     (tmp_path / "making.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'w')\n{FUNCTION}")
 
-    with pytest.raises(ConfigError, match=r"is code.*trust=model"):
+    with pytest.raises(ConfigError, match="trust=model"):
         spec_zoo.with_zoo(of_function("make"))
 
     assert not (tmp_path / "marker").exists()
@@ -219,12 +208,12 @@ def test_a_function_runs_untrusted_only_from_the_model_zoo(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("wrong", "no key 'model_nam'"),
+        ("wrong", "'model_nam'"),
         ("broken", "ValueError: no model today"),
-        ("none", "must return a dict"),
-        ("unwritable", "must return a dict of text"),
+        ("none", "return a dict"),
+        ("unwritable", "dict of text"),
         ("asks", "Received: one, two"),
-        ("absent", "has no attribute 'absent'"),
+        ("absent", "attribute 'absent'"),
     ],
 )
 def test_a_function_that_returns_no_spec_is_told(name, message, tmp_path):
@@ -235,20 +224,20 @@ def test_a_function_that_returns_no_spec_is_told(name, message, tmp_path):
 
 
 def test_a_function_of_the_users_zoo_comes_along(tmp_path):
-    own = tmp_path / "model_zoo"
-    own.mkdir()
-    (own / "rows.py").write_text("def feed(records, mode): ...\n")
-    (own / "requirements.txt").write_text("numpy\n")
+    folder = tmp_path / "model_zoo"
+    folder.mkdir()
+    (folder / "rows.py").write_text("def feed(records, mode): ...\n")
+    (folder / "requirements.txt").write_text("numpy\n")
 
     without = Path(spec_zoo.with_zoo(config("loss=mse")).model_zoo)
-    made = Path(spec_zoo.with_zoo(config("input_fn=rows.feed")).model_zoo)
+    job = Path(spec_zoo.with_zoo(config("input_fn=rows.feed")).model_zoo)
     of_data = Path(spec_zoo.with_zoo(config("data=dataset:rows.Rows")).model_zoo)
 
     assert not (without / "rows.py").exists()
-    assert (made / "rows.py").is_file()
-    assert of_data == made
-    assert (made / "requirements.txt").read_text() == "numpy\n"
-    assert (made / "model_of_spec.py").is_file()
+    assert (job / "rows.py").is_file()
+    assert of_data == job
+    assert (job / "requirements.txt").read_text() == "numpy\n"
+    assert (job / "model_of_spec.py").is_file()
 
 
 def test_a_dry_run_says_it_and_writes_nothing():
@@ -256,7 +245,7 @@ def test_a_dry_run_says_it_and_writes_nothing():
 
     shown = target.describe(target.plan(config()))
 
-    assert f"# model zoo: would be written into {spec_zoo.cache()}" in shown
+    assert str(spec_zoo.cache()) in shown
     assert not spec_zoo.cache().exists()
 
 
@@ -268,17 +257,7 @@ def test_a_sweep_knows_the_result_of_a_model_in_files():
 
 
 def test_an_output_may_not_replace_the_models_files(tmp_path):
-    found = config_of(
-        "train",
-        [
-            "data=d.npz",
-            f"output={tmp_path}/cnn.pt",
-            "job_dir=/j",
-            "model.name=PytorchFLModel",
-            "model.spec.model_name=a",
-            "model.spec.model_definition=cnn.pt",
-        ],
-    )
+    settings = config(f"output={tmp_path}/cnn.pt", "job_dir=/j")
 
-    with pytest.raises(OutputError, match=r"output is the path of model\.spec, which"):
-        check_paths(found)
+    with pytest.raises(OutputError, match=r"output is .*model\.spec"):
+        check_paths(settings)

@@ -13,7 +13,7 @@ def test_what_a_trained_model_says_of_itself_is_read(tmp_path):
 
 def test_a_damaged_trained_model_is_named(tmp_path):
     (tmp_path / FILE_NAME).write_bytes(b"\xff\xff")
-    with pytest.raises(DataError, match=f"{tmp_path} is damaged: {FILE_NAME}: .*Copy it again"):
+    with pytest.raises(DataError, match=f"{tmp_path} is damaged: {FILE_NAME}"):
         read_message(tmp_path)
 
 
