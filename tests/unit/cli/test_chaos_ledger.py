@@ -55,8 +55,8 @@ def test_a_good_ledger_is_a_proof(tmp_path, capsys):
 
     assert main(["ledger", str(tmp_path / "job")]) == 0
     printed = capsys.readouterr().out
-    assert "proof      each record was applied exactly once" in printed
-    assert "steps      5 (1 whole epochs)" in printed
+    assert "exactly once" in printed
+    assert "5 (1 whole" in printed
     assert main(["ledger", str(tmp_path / "job"), "-o", "json"]) == 0
     proof = json.loads(capsys.readouterr().out)
     assert (proof["is_good"], proof["num_records"], proof["digest"]) == (True, NUM_RECORDS, "b")
@@ -66,9 +66,9 @@ def test_a_lost_record_is_an_exit_code(tmp_path, capsys):
     write_ledger(tmp_path, make_job(tmp_path), leave_out=2)
 
     assert main(["ledger", str(tmp_path / "job")]) == 9
-    told = capsys.readouterr()
-    assert "proof      FAILED" in told.out
-    assert "missing: generation 3, step 2, rank 0: 1 records are missing" in told.err
+    printed = capsys.readouterr()
+    assert "proof      FAILED" in printed.out
+    assert "generation 3, step 2, rank 0: 1 records" in printed.err
 
 
 def test_missing_entries_are_an_exit_code_and_no_lost_record(tmp_path, capsys):
@@ -78,25 +78,22 @@ def test_missing_entries_are_an_exit_code_and_no_lost_record(tmp_path, capsys):
     file.write_bytes(b"".join([*lines[:3], *lines[5:]]))
 
     assert main(["ledger", str(tmp_path / "job")]) == 9
-    told = capsys.readouterr()
-    assert "proof      incomplete: entries are missing" in told.out
-    assert "gap: generation 3, step 1" in told.err
+    printed = capsys.readouterr()
+    assert "proof      incomplete" in printed.out
+    assert "generation 3, step 1" in printed.err
 
 
-def test_a_job_without_a_ledger_says_what_to_do(tmp_path, capsys):
-    make_job(tmp_path, debug=DebugConfig())
-
-    assert main(["ledger", str(tmp_path / "job")]) == 2
-    assert "debug.ledger=true" in capsys.readouterr().err
-
-
-def test_a_job_that_ended_before_its_first_step_has_an_empty_ledger(tmp_path, capsys):
-    make_job(tmp_path)
+@pytest.mark.parametrize(
+    ("has_ledger", "named"),
+    [(False, "debug.ledger=true"), (True, "no entries")],  # It ended before its first step.
+)
+def test_a_job_without_a_ledger_or_with_an_empty_one_is_told(tmp_path, capsys, has_ledger, named):
+    make_job(tmp_path, debug=DebugConfig(ledger=has_ledger))
 
     assert main(["ledger", str(tmp_path / "job")]) == 2
-    told = capsys.readouterr().err
-    assert "has no entries yet" in told
-    assert "debug.ledger" not in told
+    err = capsys.readouterr().err
+    assert named in err
+    assert ("debug.ledger" in err) == (not has_ledger)
 
 
 @pytest.mark.long
@@ -140,15 +137,9 @@ def test_a_schedule_may_be_a_file(running, capsys):
     assert main(["chaos", str(running), "--schedule", "/nowhere", "--dry-run"]) == 2
 
 
-def test_a_job_that_does_not_run_is_left_alone(tmp_path, capsys):
-    make_job(tmp_path)
+@pytest.mark.parametrize(("kind", "named"), [("local", "not running"), ("mpi", "launch.kind=mpi")])
+def test_a_job_that_does_not_run_or_is_a_static_ring_is_left_alone(tmp_path, capsys, kind, named):
+    make_job(tmp_path, launch=LaunchConfig(kind=kind))
 
     assert main(["chaos", str(tmp_path / "job"), "1:kill"]) == 2
-    assert "not running" in capsys.readouterr().err
-
-
-def test_a_static_ring_is_left_alone(tmp_path, capsys):
-    make_job(tmp_path, launch=LaunchConfig(kind="mpi"))
-
-    assert main(["chaos", str(tmp_path / "job"), "1:kill"]) == 2
-    assert "launch.kind=mpi" in capsys.readouterr().err
+    assert named in capsys.readouterr().err

@@ -44,43 +44,52 @@ def findings(capsys):
     return run
 
 
+@pytest.fixture
+def failure(findings):
+    """Run a check that fails; gives its one finding."""
+
+    def run(name):
+        code, (finding,) = findings(name)
+        assert (code, finding["level"]) == (FAILED, "FAIL")
+        return finding
+
+    return run
+
+
 def test_a_machine_without_a_cluster_slurm_or_gpu_is_well(machine, findings):
-    code, found = findings("python", "package", "disk", "cluster", "slurm", "gpu")
+    code, results = findings("python", "package", "disk", "cluster", "slurm", "gpu")
 
     assert code == 0
-    assert {"python", "package", "disk", "cluster", "slurm", "gpu"} == {it["check"] for it in found}
-    levels = {it["check"]: it["level"] for it in found}
+    levels = {finding["check"]: finding["level"] for finding in results}
+    assert levels.keys() == {"python", "package", "disk", "cluster", "slurm", "gpu"}
     assert {levels["python"], levels["package"]} == {"OK"}
     assert {levels["cluster"], levels["slurm"], levels["gpu"]} == {"NONE"}
 
 
-def test_what_does_not_work_comes_with_its_fix(machine, findings):
-    code, (found,) = findings("images")
-
-    assert (code, found["level"]) == (FAILED, "FAIL")
-    assert "DOCKER_HOST" in found["fix"]
+def test_what_does_not_work_comes_with_its_fix(machine, failure):
+    assert "DOCKER_HOST" in failure("images")["fix"]
 
 
 def test_what_was_not_asked_for_is_a_warning(machine, findings, monkeypatch):
     monkeypatch.setattr(CHECKS, "data", {"images": CHECKS["images"]})
     monkeypatch.setattr(CHECKS, "built_in", frozenset())
 
-    code, found = findings()
+    code, results = findings()
 
-    levels = {it["check"]: it["level"] for it in found}
+    levels = {finding["check"]: finding["level"] for finding in results}
     assert (code, levels["images"]) == (0, "WARN")
 
 
-def test_gpus_are_listed_and_a_broken_driver_fails_only_where_it_was_asked_for(machine, findings):
+def test_gpus_are_listed_and_a_broken_driver_fails_only_where_it_was_asked_for(
+    machine, findings, failure
+):
     machine("nvidia-smi", "echo 'NVIDIA H100, 580.1'; echo 'NVIDIA H100, 580.1'")
-    code, found = findings("gpu")
-    gpus = [it["text"] for it in found if "NCCL" not in it["text"]]
+    code, results = findings("gpu")
+    gpus = [finding["text"] for finding in results if "NCCL" not in finding["text"]]
     assert (code, gpus) == (0, ["NVIDIA H100, 580.1"] * 2)
 
     machine("nvidia-smi", "echo 'driver/library version mismatch'; exit 18")
-    code, (found,) = findings("gpu")
-    assert (code, found["level"]) == (FAILED, "FAIL")
-    assert "version mismatch" in found["text"]
+    assert "version mismatch" in failure("gpu")["text"]
 
 
 @pytest.fixture
@@ -102,72 +111,49 @@ def test_gpus_without_nccl_in_horovod_are_told(machine, findings, half, library,
     machine("nvidia-smi", "echo 'NVIDIA H100, 580.1'")
     half(library)
 
-    _, found = findings("gpu")
+    _, results = findings("gpu")
 
-    assert level in {it["level"] for it in found if "torch" in it["text"]}
+    assert level in {finding["level"] for finding in results if "torch" in finding["text"]}
 
 
-def test_half_an_mpi_fails_where_it_was_asked_for(machine, findings, tmp_path, monkeypatch):
+def test_half_an_mpi_fails_where_it_was_asked_for(machine, failure, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     (tmp_path / "site" / "mpi4py").mkdir(parents=True)
     (tmp_path / "site" / "mpi4py" / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
 
-    code, (found,) = findings("mpi")
-
-    assert (code, found["level"]) == (FAILED, "FAIL")
-    assert "mpirun" in found["text"]
+    assert "mpirun" in failure("mpi")["text"]
 
 
 def test_shared_memory_that_is_full_is_told(findings, monkeypatch):
     usage = shutil.disk_usage("/")._replace(total=1 << 40, free=1 << 20)
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
 
-    _, found = findings("disk")
+    _, results = findings("disk")
 
-    (shared,) = [it for it in found if "/dev/shm" in it["text"]]
+    (shared,) = [finding for finding in results if "/dev/shm" in finding["text"]]
     assert (shared["level"], "1 MB free" in shared["text"]) == ("WARN", True)
 
 
-def test_partitions_of_slurm_are_listed(machine, findings):
+def test_partitions_of_slurm_are_listed_and_one_that_does_not_answer_fails(
+    machine, findings, failure
+):
     machine("sinfo", "echo 'all* up 2'")
-    _, (found,) = findings("slurm")
-    assert "all* up 2" in found["text"]
+    _, (finding,) = findings("slurm")
+    assert "all* up 2" in finding["text"]
 
-
-def test_a_slurm_that_does_not_answer_fails_where_it_was_asked_for(machine, findings):
     machine("sinfo", "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1")
-    code, (found,) = findings("slurm")
-    assert (code, found["level"]) == (FAILED, "FAIL")
-    assert "Unable to contact" in found["text"]
+    assert "to contact" in failure("slurm")["text"]
 
 
 def test_few_open_files_are_told(machine, findings):
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
     try:
-        _, (found,) = findings("files")
+        _, (finding,) = findings("files")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert (found["level"], "ulimit -n" in found["fix"]) == ("WARN", True)
-
-
-def test_a_cluster_that_does_not_answer_is_no_reason_to_fail_but_where_it_was_asked_for(
-    machine, tmp_path, monkeypatch, capsys, findings
-):
-    (tmp_path / "config").write_text(
-        "apiVersion: v1\nkind: Config\ncurrent-context: a\n"
-        "contexts: [{name: a, context: {cluster: a, user: a}}]\n"
-        "clusters: [{name: a, cluster: {server: 'http://127.0.0.1:9'}}]\n"
-        "users: [{name: a, user: {}}]\n"
-    )
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-
-    code, (found,) = findings("cluster")
-
-    assert (code, found["level"]) == (FAILED, "FAIL")
-    assert "127.0.0.1:9" in found["text"]
-    assert "edl doctor" not in found["text"] + found["fix"], "it runs already"
+    assert (finding["level"], "ulimit -n" in finding["fix"]) == ("WARN", True)
 
 
 KUBECONFIG = """
@@ -187,11 +173,20 @@ def kubeconfig(machine, tmp_path, monkeypatch):
     return (tmp_path / "acme" / "config").write_text
 
 
+def test_a_cluster_that_does_not_answer_fails_where_it_was_asked_for(kubeconfig, failure):
+    kubeconfig(KUBECONFIG.replace("CURRENT", "acme-prod"))
+
+    finding = failure("cluster")
+
+    assert "127.0.0.1:9" in finding["text"]
+    assert "edl doctor" not in finding["text"] + finding["fix"], "it runs already"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (KUBECONFIG.replace("CURRENT", "acme-pro"), "no such context"),
-        ("contexts: [}", "cannot be read"),
+        (KUBECONFIG.replace("CURRENT", "acme-pro"), "such context"),
+        ("contexts: [}", "be read"),
         (KUBECONFIG.replace("CURRENT", "acme-prod").replace("name: alice", "name: bob"), "cannot"),
     ],
     ids=["unknown context", "no YAML", "no user"],
@@ -199,14 +194,16 @@ def kubeconfig(machine, tmp_path, monkeypatch):
 def test_a_kubeconfig_that_cannot_be_used_fails(kubeconfig, findings, text, said):
     kubeconfig(text)
 
-    code, found = findings("cluster", "rights")
+    code, results = findings("cluster", "rights")
 
-    assert (code, [it["level"] for it in found]) == (FAILED, ["FAIL", "FAIL"])
-    assert said in found[0]["text"]
+    assert (code, [finding["level"] for finding in results]) == (FAILED, ["FAIL", "FAIL"])
+    assert said in results[0]["text"]
 
 
-@pytest.mark.parametrize("current", ["acme-pro", "acme-prod"])
-@pytest.mark.parametrize("flags", [[], ["--context=acme-prods", "-n", "acme-lab"]])
+@pytest.mark.parametrize(
+    ("current", "flags"),
+    [("acme-pro", []), ("acme-prod", ["--context=acme-prods", "-n", "acme-lab"])],
+)
 def test_a_report_names_nothing_of_the_kubeconfig(kubeconfig, capsys, current, flags):
     kubeconfig(KUBECONFIG.replace("CURRENT", current))
     main(["doctor", "cluster", "pods", *flags, "--report"])
@@ -215,30 +212,35 @@ def test_a_report_names_nothing_of_the_kubeconfig(kubeconfig, capsys, current, f
     assert "acme" not in printed
 
 
-def test_a_report_without_a_kubeconfig_does_not_name_the_context(machine, capsys):
-    main(["doctor", "cluster", "--context=acme-prod", "--report"])
-    assert "acme" not in capsys.readouterr().out
+def test_a_report_names_neither_a_context_without_a_kubeconfig_nor_the_host_of_the_builder(
+    machine, monkeypatch, capsys
+):
+    monkeypatch.setenv("DOCKER_HOST", "tcp://build7.corp.invalid:2375")
+    main(["doctor", "cluster", "images", "--context=acme-prod", "--report"])
+    printed = capsys.readouterr().out
+    assert "FAIL  images" in printed
+    assert "acme" not in printed
+    assert "build7" not in printed
 
 
 def test_a_broken_kubeconfig_is_not_quoted(kubeconfig, findings):
     kubeconfig("users: [{user: {token: sesame-1 }]\n")
-    _, (found,) = findings("cluster")
-    assert "line 1" in found["text"]
-    assert "sesame" not in found["text"]
+    _, (finding,) = findings("cluster")
+    assert "line 1" in finding["text"]
+    assert "sesame" not in finding["text"]
 
 
-def test_a_report_does_not_name_the_host_of_the_builder(machine, monkeypatch, capsys):
-    monkeypatch.setenv("DOCKER_HOST", "tcp://build7.corp.invalid:2375")
-    main(["doctor", "images", "--report"])
-    printed = capsys.readouterr().out
-    assert "FAIL" in printed
-    assert "build7" not in printed
-
-
-def test_a_repository_that_is_none_is_an_error_of_the_flag(machine, capsys):
-    arguments = ["doctor", "python", "--image-repository=registry.example/zoo:tag"]
-    assert main(arguments) == ConfigError.exit_code
-    assert "zoo:tag" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["python", "--image-repository=registry.example/zoo:tag"], "zoo:tag"),
+        (["rings"], "ring"),
+        (["--json", "--report"], "--report"),
+    ],
+)
+def test_what_cannot_be_asked_is_an_error_of_the_command(machine, capsys, words, named):
+    assert main(["doctor", *words]) == ConfigError.exit_code
+    assert named in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["python"], ["registry"]])
@@ -247,15 +249,10 @@ def test_a_repository_asks_for_the_check_of_the_registry(machine, findings, monk
     monkeypatch.setattr(CHECKS, "data", checks)
     monkeypatch.setattr(CHECKS, "built_in", frozenset())
 
-    code, found = findings(*words, f"--image-repository=127.0.0.1:{free_port()}/zoo")
+    code, results = findings(*words, f"--image-repository=127.0.0.1:{free_port()}/zoo")
 
-    levels = [it["level"] for it in found if it["check"] == "registry"]
+    levels = [finding["level"] for finding in results if finding["check"] == "registry"]
     assert (code, levels) == (FAILED, ["FAIL"])
-
-
-def test_a_check_that_does_not_exist_is_refused(capsys):
-    assert main(["doctor", "rings"]) == ConfigError.exit_code
-    assert "ring" in capsys.readouterr().err
 
 
 def test_lines_begin_with_their_level(machine, capsys):
@@ -274,21 +271,20 @@ def test_all_checks_are_named_in_the_help(capsys):
 
 
 def test_a_package_outside_the_range_of_the_metadata_is_told(findings, tmp_path, monkeypatch):
+    assert findings("versions")[1][0]["level"] == "OK", (
+        "these tests' packages are within the ranges"
+    )
     folder = tmp_path / "kubernetes-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: kubernetes\nVersion: 1.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    _, found = findings("versions")
+    _, results = findings("versions")
 
-    (warning,) = [it for it in found if "kubernetes" in it["text"] and it["level"] == "WARN"]
+    (warning,) = [entry for entry in results if "kubernetes" in entry["text"]]
+    assert warning["level"] == "WARN"
     assert "1.0" in warning["text"]
     assert "'.[kubernetes]'" in warning["fix"]
-
-
-def test_the_packages_of_these_tests_are_within_the_ranges(findings):
-    _, found = findings("versions")
-    assert found[0]["level"] == "OK"
 
 
 @pytest.fixture
@@ -320,9 +316,9 @@ def test_checks_run_side_by_side(add, findings, monkeypatch):
     add("first", BARRIER)
     add("second", BARRIER)
 
-    code, found = findings("first", "second")
+    code, results = findings("first", "second")
 
-    assert (code, [it["level"] for it in found]) == (0, ["OK", "OK"])
+    assert (code, [finding["level"] for finding in results]) == (0, ["OK", "OK"])
 
 
 HANGING = """
@@ -338,24 +334,19 @@ def check(scope):
 def test_a_check_that_hangs_is_given_up_and_the_others_are_shown(add, findings):
     add("hanging", HANGING, seconds=0.2)
 
-    code, found = findings("hanging", "python")
+    code, results = findings("hanging", "python")
 
+    levels = [(finding["check"], finding["level"]) for finding in results]
+    assert levels == [("hanging", "OK"), ("hanging", "FAIL"), ("python", "OK")]
     assert code == FAILED
-    assert [(it["check"], it["level"]) for it in found] == [
-        ("hanging", "OK"),
-        ("hanging", "FAIL"),
-        ("python", "OK"),
-    ]
 
 
 RAISING = "def check(scope):\n    raise KeyError('no such thing')\n    yield\n"
 
 
-def test_a_check_with_a_mistake_of_its_own_is_a_finding(add, findings):
+def test_a_check_with_a_mistake_of_its_own_is_a_finding(add, failure):
     add("raising", RAISING)
-    code, (found,) = findings("raising")
-    assert (code, found["level"]) == (FAILED, "FAIL")
-    assert "no such thing" in found["text"]
+    assert "no such" in failure("raising")["text"]
 
 
 PROGRAM = """
@@ -407,10 +398,5 @@ def test_a_report_is_a_block_without_the_name_of_this_user(machine, monkeypatch,
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == ["### edl doctor", "", "```text"]
     assert lines[3].startswith("OK    python")
-    assert "/srv/USER/docker.sock" in lines[4]
+    assert "/srv/USER/" in lines[4]
     assert lines[-1] == "```"
-
-
-def test_a_report_is_not_json(capsys):
-    assert main(["doctor", "--json", "--report"]) == ConfigError.exit_code
-    assert "not allowed with" in capsys.readouterr().err

@@ -27,14 +27,12 @@ def _nothing_else_is_there(tmp_path, monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
 
 
-@pytest.mark.parametrize("name", ["model.jb", "No_name", "records/train", "x" * 100])
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("dashboard", "delete")])
-def test_what_no_job_in_a_cluster_can_be_called_is_a_directory(capsys, verb, name):
-    assert main([verb, name, *VERBS[verb]]) == 2
+def test_what_no_job_in_a_cluster_can_be_called_is_a_directory(capsys, verb):
+    for name in ("model.jb", "No_name", "records/train", "x" * 100):
+        assert main([verb, name, *VERBS[verb]]) == 2
 
-    assert f"There is no config.yaml in {name}, so it is not the directory of a job." in (
-        capsys.readouterr().err
-    )
+        assert f"config.yaml in {name}," in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -43,9 +41,7 @@ def test_a_name_without_a_directory_is_one_in_a_cluster(tmp_path, capsys, verb):
 
     assert main([verb, "mnist", *VERBS[verb]]) == 11
 
-    assert "There is no directory of a job 'mnist' here, so it is taken for" in (
-        capsys.readouterr().err
-    )
+    assert "'mnist' here" in capsys.readouterr().err
 
 
 def test_list_without_a_cluster_shows_this_machine_alone(capsys):

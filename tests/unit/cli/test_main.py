@@ -68,11 +68,9 @@ def test_help_lists_verbs_and_exit_codes(edl):
     code, out, _ = edl("--help")
 
     assert code == 0
-    assert "Keras and PyTorch models" in out
     for verb in ("train", "evaluate", "predict", "prepare", "scale", "status", "dashboard"):
         assert f"\n  {verb} " in out
-    assert "\n  6  " in out
-    assert "\n  130 " in out
+    assert all(named in out for named in ("Keras", "PyTorch", "\n  6  ", "\n  130 "))
 
 
 def test_a_job_starts_without_what_is_for_its_help_and_for_its_coordinator(tmp_path):
@@ -92,7 +90,7 @@ def test_image_names_all_settings_that_are_missing(edl):
     code, _, err = edl("image", "push", "model_zoo=zoo")
 
     assert code == 2
-    assert "image needs base_image and image_repository. Give what is missing:" in err
+    assert "base_image and image_repository" in err
 
 
 def test_no_verb_is_a_wrong_command(edl):
@@ -107,7 +105,7 @@ def test_version_is_printed(edl):
 
 
 @pytest.mark.parametrize("argv", [["train", "--help"], ["train", "-h"], ["help", "train"]])
-def test_help_of_a_verb_shows_every_setting_with_its_meaning(capsys, argv):
+def test_help_of_a_verb_shows_every_setting_with_its_meaning_and_its_choices(capsys, argv):
     with pytest.raises(SystemExit) as end:
         main(argv)
 
@@ -115,27 +113,31 @@ def test_help_of_a_verb_shows_every_setting_with_its_meaning(capsys, argv):
     assert end.value.code == 0
     assert re.search(r"train\.learning_rate +float or null  null\n      Passed to", out)
     assert re.search(r"model_def +str +\(required\)", out)
-    assert "examples:\n  edl train model_def=" in out
+    assert re.search(r"\n  checkpoint=spot +Save each minute: for spot", out)
+    assert "examples:\n  edl train" in out
 
 
 @pytest.mark.parametrize(
     ("argv", "named"),
     [
-        (["trainn"], "Did you mean 'train'? Verbs: train,"),
-        (["train", "--dry-rum"], "Did you mean '--dry-run'?"),
-        (["train", "--data"], "no argument '--data'. A setting is written data=value."),
-        (["train", "--dry-rum", "model_def=m"], "Did you mean '--dry-run'?"),
-        (["train", "--config-dri", "conf"], "Did you mean '--config-dir'?"),
-        (["train", *TRAIN, "--num_epochs", "3"], "It is called 'train.epochs' here."),
-        (["train", *TRAIN, "--restful", "yes"], "There is no setting 'restful'."),
-        (["help", "trainn"], "Did you mean 'train'?"),
-        (["train", *TRAIN, "train.epoch=3"], "Did you mean 'train.epochs'?"),
-        (["train", *TRAIN, "--learnig_rate=3"], "Did you mean 'train.learning_rate'?"),
-        (["train", *TRAIN, "foo"], "written key=value"),
+        (["trainn"], "'train'? Verbs: train,"),
+        (["train", "--dry-rum"], "'--dry-run'"),
+        (["train", "--data"], "'--data'. A setting is written data=value."),
+        (["train", "--dry-rum", "model_def=m"], "'--dry-run'"),
+        (["train", "--config-dri", "conf"], "'--config-dir'"),
+        (["train", *TRAIN, "--num_epochs", "3"], "called 'train.epochs'"),
+        (["train", *TRAIN, "--restful", "yes"], "'restful'"),
+        (["help", "trainn"], "'train'"),
+        (["train", *TRAIN, "train.epoch=3"], "'train.epochs'"),
+        (["train", *TRAIN, "--learnig_rate=3"], "'train.learning_rate'"),
+        (["train", *TRAIN, "foo"], "key=value"),
         (["prepare", "shards=3"], "Allowed: data, output"),
         (["status"], "required: JOB"),
-        (["status", "a", "b"], "no argument 'b'"),
-        (["scale", "/x", "--np", "many"], "invalid int value: 'many'"),
+        (["status", "a", "b"], "argument 'b'"),
+        (["scale", "/x", "--np", "many"], "'many'"),
+        # A path that the system refuses.
+        (["status", "/tmp/" + "a" * 300], "too long"),
+        (["ledger", "/tmp/" + "a" * 300], "too long"),
     ],
 )
 def test_a_wrong_command_is_one_message_and_exit_code_2(edl, argv, named):
@@ -145,21 +147,16 @@ def test_a_wrong_command_is_one_message_and_exit_code_2(edl, argv, named):
     assert err.startswith("error: ")
     assert named in err
     assert "Traceback" not in err
+    assert err.count("\n") == 1 or "too long" not in err
 
 
 def test_settings_may_be_flags_with_a_space_as_elasticdl_has_them(edl, launched, tmp_path):
     settings = [word.split("=", 1) for word in TRAIN]
     as_flags = [word for key, value in settings for word in (f"--{key}", value)]
-    more = [
-        "--params",
-        "units=[1, 2], rate=0.5",
-        "--train.epochs",
-        "3",
-        "-q",
-        "--params.bias",
-        "-1",
-    ]
-    code, _, err = edl("train", *as_flags, *more, f"--output={tmp_path}/o")
+    params = ["--params", "units=[1, 2], rate=0.5", "--params.bias", "-1"]
+    code, _, err = edl(
+        "train", *as_flags, "--train.epochs", "3", "-q", *params, f"--output={tmp_path}/o"
+    )
 
     assert (code, err) == (0, "")
     assert launched[0].train.epochs == 3
@@ -175,14 +172,6 @@ def test_debug_shows_the_traceback(edl):
         assert err.splitlines()[-1].startswith("error: ")
 
 
-@pytest.mark.parametrize("verb", ["status", "ledger"])
-def test_a_path_that_the_system_refuses_is_one_message(edl, verb):
-    code, out, err = edl(verb, "/tmp/" + "a" * 300)
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    assert "File name too long" in err
-
-
 def test_dry_run_prints_yaml_and_the_plan_and_starts_nothing(edl, launched):
     code, out, _ = edl("train", *TRAIN, "--dry-run", "launch.np=2", "params=a=[1, 2]")
 
@@ -190,23 +179,19 @@ def test_dry_run_prints_yaml_and_the_plan_and_starts_nothing(edl, launched):
     assert code == 0
     assert settings["launch"]["np"] == 2
     assert settings["params"] == {"a": [1, 2]}
-    assert "# job directory: /o.job" in out
+    assert "directory: /o.job" in out
     assert launched == []
 
 
-def test_a_job_runs_and_its_result_is_printed(edl, launched):
+def test_a_job_runs_and_its_result_is_printed_quietly_without_its_progress(edl, launched):
     code, out, err = edl("train", *TRAIN, "train.epochs=3")
 
     assert code == 0
     assert launched[0].train.epochs == 3
     assert out.splitlines()[:2] == ["accuracy: 0.5", "output:   /o"]
     assert err == "hello\n"
-
-
-def test_quiet_prints_only_the_result(edl, launched):
     _, out, err = edl("evaluate", "-q", "data=/d", "trained_model=/m")
-
-    assert launched[0].task == "evaluate"
+    assert launched[1].task == "evaluate"
     assert "accuracy: 0.5" in out
     assert err == ""
 
@@ -283,9 +268,9 @@ def test_an_error_of_the_job_is_its_exit_code(edl, monkeypatch, raised, code):
 
     monkeypatch.setitem(TARGETS, "local", Failing)
 
-    found, out, err = edl("train", *TRAIN)
+    exit_code, out, err = edl("train", *TRAIN)
 
-    assert (found, out) == (code, "")
+    assert (exit_code, out) == (code, "")
     assert err.startswith("error: ")
 
 
@@ -306,8 +291,8 @@ def test_prepare_calls_the_data_side(edl, monkeypatch):
 
 
 def test_a_dry_run_of_prepare_counts_the_files(edl, tmp_path):
+    (tmp_path / "in").mkdir()
     for name in ("a", "b"):
-        (tmp_path / "in" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "in" / name).write_text(name)
 
     settings = (f"data={tmp_path}/in", f"output={tmp_path}/out", "model_def=m")
@@ -315,7 +300,8 @@ def test_a_dry_run_of_prepare_counts_the_files(edl, tmp_path):
 
     assert code == 0
     assert yaml.safe_load(out)["model_def"] == "m"
-    assert "# input files: 2 (0.0 MiB)\n# groups: 1 of about 2 files\n" in out
+    assert "files: 2 (" in out
+    assert "groups: 1 of" in out
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
@@ -353,41 +339,33 @@ def test_the_calls_of_the_reference_document(launched, monkeypatch):
     assert predict.trained_model == "/filestore/tony/my_keras_model"
 
 
-def test_python_calls_take_paths_and_lists_of_them(launched):
+def test_python_calls_take_paths_and_lists_of_them_and_text_verbatim(launched):
     api.evaluate(trained_model=Path("/m"), data=[Path("/d/a"), "/d/b*"])
-
-    assert (launched[0].trained_model, launched[0].data) == ("/m", "/d/a,/d/b*")
-
-
-def test_a_python_call_shows_progress_and_tells_its_caller(launched, capsys):
-    told: list[dict[str, Any]] = []
-
-    api.train(model_def="m", data="/d", output="/o", progress=True, on_events=told.extend)
-
-    assert capsys.readouterr().err == "hello\n"
-    assert [recorded.event.message for recorded in told] == ["hello"]
-
-
-def test_a_python_call_prints_nothing_of_itself(launched, capsys):
-    api.train(model_def="m", data="/d", output="/o")
-
-    assert capsys.readouterr() == ("", "")
-
-
-def test_python_calls_take_text_letter_for_letter(launched):
     api.predict(data="/d/a b=${x}", trained_model="/m", output="/o", elastic={"max_np": None})
 
-    assert launched[0].data == "/d/a b=${x}"
+    assert (launched[0].trained_model, launched[0].data) == ("/m", "/d/a,/d/b*")
+    assert launched[1].data == "/d/a b=${x}"
+
+
+def test_a_python_call_shows_progress_and_tells_its_caller_only_where_it_is_asked(launched, capsys):
+    events: list[dict[str, Any]] = []
+
+    api.train(model_def="m", data="/d", output="/o", progress=True, on_events=events.extend)
+
+    assert capsys.readouterr().err == "hello\n"
+    assert [recorded.event.message for recorded in events] == ["hello"]
+    api.train(model_def="m", data="/d", output="/o")
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
     ("keywords", "named"),
     [
-        ({"epochs": 3}, "Did you mean 'train.epochs'?"),
-        ({"data": None}, "\n  data=...  Input files"),
-        ({"validation_data": 3.5, "data": ["/a,b"]}, "cannot have a comma"),
-        ({"launch.kind": None}, "launch.kind must be text"),
-        ({"num_epochs": 3}, "It is called 'train.epochs' here."),
+        ({"epochs": 3}, "'train.epochs'"),
+        ({"data": None}, "\n  data=...  Input"),
+        ({"validation_data": 3.5, "data": ["/a,b"]}, "a comma"),
+        ({"launch.kind": None}, "launch.kind must"),
+        ({"num_epochs": 3}, "called 'train.epochs'"),
         ({"train": {"epochs": [1]}}, "train.epochs must be of type int"),
         ({"params": {"a": (1, 2)}}, "params.a holds a tuple"),
         ({"params.a": {1, 2}}, "params.a holds a set"),
@@ -414,17 +392,8 @@ def test_a_wrong_python_call_is_refused(keywords, named):
     ],
 )
 def test_nothing_heavy_is_imported(script, allowed):
-    heavy = {
-        "tensorflow",
-        "keras",
-        "horovod",
-        "hydra",
-        "numpy",
-        "rich",
-        "starlette",
-        "uvicorn",
-        "jinja2",
-    } - allowed
+    names = "tensorflow keras horovod hydra numpy rich starlette uvicorn jinja2"
+    heavy = set(names.split()) - allowed
     script += f"\nimport json, sys; print(json.dumps(sorted({heavy!r} & set(sys.modules))))"
 
     done = subprocess.run(
@@ -448,41 +417,39 @@ def test_the_settings_are_shown_with_where_they_come_from(edl, tmp_path, launche
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "x.yaml").write_text("# @package _global_\ntrain: {epochs: 3}\n")
 
-    where = ["--config-dir", str(tmp_path), "+experiment=x"]
-    code, out, _ = edl("train", *where, *TRAIN, "--cfg", "job")
+    files = ["--config-dir", str(tmp_path), "+experiment=x"]
+    code, out, _ = edl("train", *files, *TRAIN, "--cfg", "job")
 
     assert (code, launched) == (0, [])
-    assert f"  epochs: 3  # {tmp_path}/experiment/x.yaml\n" in out
-    assert "data: /d/*.recordio  # command line\n" in out
-    assert edl("train", *where, *TRAIN)[0] == 0
+    shown = dict(line.strip().split("  # ") for line in out.splitlines() if "  # " in line)
+    assert shown["epochs: 3"] == f"{tmp_path}/experiment/x.yaml"
+    assert shown["data: /d/*.recordio"] == "command line"
+    assert edl("train", *files, *TRAIN)[0] == 0
     assert launched[0].train.epochs == 3
 
 
 @pytest.mark.parametrize(
-    "words", [["prepare"], ["image", "build"], ["train"], ["evaluate"], ["predict"]]
+    ("words", "start"),
+    [
+        (["prepare"], "prepare"),
+        (["image", "build"], "image"),
+        *(([verb], "config") for verb in ("train", "evaluate", "predict")),
+    ],
 )
-def test_every_verb_with_settings_takes_a_first_file(edl, tmp_path, words):
-    starts = {"prepare": "prepare", "image": "image"}
-    start = starts.get(words[0], "config")
+def test_every_verb_with_settings_takes_a_first_file(edl, tmp_path, words, start):
     (tmp_path / "mine.yaml").write_text(f"defaults: [{start}, _self_]\nmodel_zoo: /theirs\n")
 
-    where = ["--config-dir", str(tmp_path), "--config-name", "mine.yaml"]
-    code, out, _ = edl(*words, *where, "-c", "job")
+    files = ["--config-dir", str(tmp_path), "--config-name", "mine.yaml"]
+    code, out, _ = edl(*words, *files, "-c", "job")
 
     assert code == 0
-    assert f"model_zoo: /theirs  # {tmp_path}/mine.yaml\n" in out
+    (line,) = [line for line in out.splitlines() if line.startswith("model_zoo:")]
+    assert line.split("  # ") == ["model_zoo: /theirs", f"{tmp_path}/mine.yaml"]
 
 
 def test_the_settings_of_a_sweep_are_not_shown(edl):
     code, _, err = edl("train", "-m", *TRAIN, "train.epochs=1,2", "--cfg=job")
     assert (code, "Leave out -m" in err) == (2, True)
-
-
-def test_the_help_says_when_to_take_which_choice(capsys):
-    with pytest.raises(SystemExit):
-        main(["train", "--help"])
-
-    assert re.search(r"\n  checkpoint=spot +Save each minute: for spot", capsys.readouterr().out)
 
 
 def test_ctrl_c_while_the_command_is_imported_is_one_line():

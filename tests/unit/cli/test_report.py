@@ -15,8 +15,8 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setattr("platform.node", lambda: "rack7.corp.example")
 
 
-def shown(text, **more):
-    line = report.markdown([("check", Finding("OK", text, **more))]).splitlines()[3]
+def shown(text, **options):
+    line = report.markdown([("check", Finding("OK", text, **options))]).splitlines()[3]
     return line.removeprefix("OK    check       ")
 
 
@@ -79,13 +79,9 @@ def test_of_two_secrets_the_longer_one_is_left_out_first(monkeypatch):
     assert shown("xyzzy-plugh-42-and-more") == "SECRET"
 
 
-def test_a_check_names_what_only_it_knows_to_be_private():
-    text = "namespace lab-x has a label"
-    assert shown(text, private=("lab-x",)) == "namespace NAME has a label"
-
-
-def test_a_private_name_is_left_out_whole_although_a_part_of_it_looks_like_an_address():
-    name = "lab-x/api-corp:6443/joe@corp.example"
+# Such a name is left out whole, although a part of it looks like an address.
+@pytest.mark.parametrize("name", ["lab-x", "lab-x/api-corp:6443/joe@corp.example"])
+def test_a_check_names_what_only_it_knows_to_be_private(name):
     assert shown(f"context={name} is not there", private=(name,)) == "context=NAME is not there"
 
 

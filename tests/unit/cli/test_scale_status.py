@@ -45,7 +45,9 @@ def test_scale_keeps_other_hosts_and_counts_them(running, capsys):
     assert main(["scale", str(running), "--np", "2"]) == 0
     assert (running / "hosts").read_text() == "other:2\nlocalhost:2\n"
     assert main(["scale", str(running), "--np", "3"]) == 2
-    assert "3 on this machine, 2 on other hosts" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "3 on this" in err
+    assert "2 on other" in err
 
 
 def test_scale_dry_run_changes_nothing(running, capsys):
@@ -55,53 +57,45 @@ def test_scale_dry_run_changes_nothing(running, capsys):
     assert capsys.readouterr().out == f"job {running}: 2 -> 4 ranks (dry run)\n"
 
 
-@pytest.mark.parametrize("slots", ["0", "1", "5"])
-def test_scale_outside_the_limits_is_refused(running, slots, capsys):
+@pytest.mark.parametrize(
+    ("slots", "limits"),
+    [
+        *((slots, ("elastic.min_np=2", "4 ranks")) for slots in ("0", "1", "5")),
+        ("33", ("elastic.min_np=1", "32 ranks")),  # Never beyond the lanes.
+    ],
+)
+def test_scale_outside_the_limits_is_refused(running, slots, limits, capsys):
+    if slots == "33":
+        make_job(running)
     assert main(["scale", str(running), "--np", slots]) == 2
 
-    assert "between elastic.min_np=2 and 4 ranks" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert all(limit in err for limit in limits)
     assert (running / "hosts").read_text() == "localhost:2\n"
 
 
-def test_scale_never_goes_beyond_the_lanes(running, capsys):
-    make_job(running)
-
-    assert main(["scale", str(running), "--np", "33"]) == 2
-    assert "between elastic.min_np=1 and 32 ranks" in capsys.readouterr().err
-
-
-def test_scale_of_a_static_ring_is_refused(running, capsys):
+@pytest.mark.parametrize(
+    ("verb", "words", "named"),
+    [("scale", ["--np", "2"], "launch.kind=mpi"), ("logs", ["--rank", "0"], "one log")],
+)
+def test_a_static_ring_is_not_scaled_and_has_one_log_of_all(running, capsys, verb, words, named):
     make_job(running, launch=LaunchConfig(kind="mpi"))
 
-    assert main(["scale", str(running), "--np", "2"]) == 2
-    assert "launch.kind=mpi" in capsys.readouterr().err
+    assert main([verb, str(running), *words]) == 2
+    assert named in capsys.readouterr().err
 
 
-def test_logs_of_a_rank_of_a_static_ring_are_in_the_log_of_all(running, capsys):
-    make_job(running, launch=LaunchConfig(kind="mpi"))
-
-    assert main(["logs", str(running), "--rank", "0"]) == 2
-    assert "one log" in capsys.readouterr().err
-
-
-def test_scale_of_an_ended_job_is_refused(job_dir, capsys):
-    assert main(["scale", str(job_dir), "--np", "3"]) == 2
-    assert "not running" in capsys.readouterr().err
-
-
-def test_a_stop_of_an_ended_job_does_not_say_that_it_waits(job_dir, capsys):
-    assert main(["stop", str(job_dir)]) == 2
-
-    assert capsys.readouterr().err.startswith("error: The job is not running")
+def test_an_ended_job_is_neither_scaled_nor_stopped(job_dir, capsys):
+    for verb, *words in (["scale", "--np", "3"], ["stop"]):
+        assert main([verb, str(job_dir), *words]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("error: ")
+        assert "not running" in err
 
 
 def test_a_dead_launcher_or_its_reused_number_is_not_running(job_dir, capsys):
-    dead = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    program = [sys.executable, "-c", "import os; print(os.getpid())"]
+    dead = subprocess.run(program, capture_output=True, text=True, check=True)
     for pid in (dead.stdout, f"{os.getpid()}\n", ""):
         (job_dir / "launcher.pid").write_text(pid)
         assert main(["scale", str(job_dir), "--np", "3"]) == 2
@@ -111,7 +105,7 @@ def test_a_dead_launcher_or_its_reused_number_is_not_running(job_dir, capsys):
 @pytest.mark.parametrize("verb", [["status"], ["scale", "--dry-run", "--np", "2"]])
 def test_a_directory_without_a_job_is_refused(tmp_path, verb, capsys):
     assert main([*verb, str(tmp_path)]) == 2
-    assert "no config.yaml" in capsys.readouterr().err
+    assert "config.yaml" in capsys.readouterr().err
 
 
 def write_events(job_dir: Path, *, is_finished: bool, source: str = "launcher") -> None:
@@ -131,21 +125,24 @@ def write_events(job_dir: Path, *, is_finished: bool, source: str = "launcher") 
 
 
 def test_status_is_a_table(running, capsys):
+    assert main(["status", str(running)]) == 0
+    assert "task       train" in capsys.readouterr().out  # Before the first event.
     write_events(running, is_finished=False)
 
     assert main(["status", str(running)]) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "state      running"
-    assert "step       50 of 200" in lines
-    assert "epoch      1" in lines
-    assert "loss       0.5" in lines
-    assert "records/s  1,000" in lines
-    assert "metrics    accuracy 0.75" in lines
-    assert "ring       2 ranks, generation 1, 0 resets" in lines
-    assert lines[-3].split() == ["localhost:0", "in", "the", "ring", "0:00:00"]
-    assert lines[-2].split() == ["localhost:1", "lost", "0:00:00", "exit", "code", "9"]
-    assert lines[-1].split() == ["localhost:2", "warm", "0:00:00"]
+    assert lines[0].split() == ["state", "running"]
+    shown = dict(line.split(maxsplit=1) for line in lines if " " in line)
+    expected = {"step": "50 of 200", "epoch": "1", "loss": "0.5", "records/s": "1,000"}
+    expected |= {"metrics": "accuracy 0.75", "ring": "2 ranks, generation 1, 0 resets"}
+    assert {key: shown[key] for key in expected} == expected
+    assert [line.split(maxsplit=1)[0] for line in lines[-3:]] == [
+        f"localhost:{n}" for n in range(3)
+    ]
+    assert lines[-3].split()[1:] == ["in", "the", "ring", "0:00:00"]
+    assert lines[-2].split()[1:] == ["lost", "0:00:00", "exit", "code", "9"]
+    assert lines[-1].split()[1:] == ["warm", "0:00:00"]
 
 
 def test_a_rank_of_which_only_the_connection_was_lost_is_in_the_ring(running, capsys):
@@ -192,8 +189,8 @@ def test_a_trained_model_is_told_with_the_directory_of_its_job(job_dir, verb, ca
     assert main([verb, str(model)]) == 2
 
     message = capsys.readouterr().err
-    assert f"{model} is not the directory of a job: it holds a trained model." in message
-    assert f"The directory of the job that made it is {job_dir}" in message
+    for named in (f"{model} is", "a trained model", str(job_dir)):
+        assert named in message
 
 
 def test_status_of_a_killed_launcher_is_lost(job_dir, capsys):
@@ -213,10 +210,10 @@ def test_no_rank_of_a_killed_launcher_does_anything(job_dir, capsys):
     JobDir(job_dir).events.write_text("".join(map(line_of, events)))
 
     assert main(["report", str(job_dir), "-o", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [rank["doing"] for rank in found["ranks"]] == ["", ""]
+    report = json.loads(capsys.readouterr().out)
+    assert [rank["doing"] for rank in report["ranks"]] == ["", ""]
     # Until the last sign of life of any rank; when somebody looks does not matter.
-    assert found["seconds"] == {"computing": 170.0, "lost": 30.0}
+    assert report["seconds"] == {"computing": 170.0, "lost": 30.0}
 
 
 @pytest.mark.parametrize(
@@ -245,8 +242,3 @@ def test_status_of_a_job_of_plain_horovodrun_says_what_is_known(job_dir, capsys)
     assert first.startswith("state      running: edl did not launch it")
     assert first.endswith("the last one is 0:00:00 old")
     assert "step       50 of 200" in others
-
-
-def test_status_before_the_first_event(running, capsys):
-    assert main(["status", str(running)]) == 0
-    assert "task       train" in capsys.readouterr().out
