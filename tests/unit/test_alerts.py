@@ -23,10 +23,8 @@ def series(name, values):
 
 
 def spent(cause, seconds_per_minute):
-    return series(
-        f'edl_rank_seconds_total{{job_name="j",cause="{cause}"}}',
-        f"0+{seconds_per_minute}x{MINUTES}",
-    )
+    name = f'edl_rank_seconds_total{{job_name="j",cause="{cause}"}}'
+    return series(name, f"0+{seconds_per_minute}x{MINUTES}")
 
 
 STEPS = series('edl_steps_done{job_name="j"}', f"0+9x{MINUTES}")
@@ -59,7 +57,7 @@ WELL = [*RUNNING, STEPS, RECORDS, spent("computing", 110), spent("input", 10)]
     ],
 )
 def test_a_rule_fires_where_it_is_to(inputs, expected, tmp_path):
-    names = [it["alert"] for it in rules()]
+    names = [rule["alert"] for rule in rules()]
     assert expected <= set(names)
     checks = [
         # An expression, because a check of an alert wants all of its labels and its text.

@@ -49,38 +49,31 @@ def test_an_error_says_what_is_wrong_what_was_received_and_the_hint(error, text)
     assert str(error).endswith(text)
 
 
-def test_an_error_keeps_its_fields_when_it_is_pickled():
-    error = Damaged("It is wrong.", received={"data": "/d"}, hint="Mend it.")
-
-    back = pickle.loads(pickle.dumps(error))
-
-    assert type(back) is Damaged
-    assert (str(back), back.received, back.hint) == (str(error), {"data": "/d"}, "Mend it.")
-
-
-def test_an_error_that_is_changed_keeps_its_kind_and_its_other_fields():
+def test_an_error_keeps_its_fields_when_it_is_pickled_or_changed():
     error = Damaged("It is wrong.", received={"data": "/d", "np": 3}, hint="Mend it.")
 
-    more = error.with_more_hint(" Try again.")
-    changed = more.reworded(lambda text: text.replace("/d", "/x"))
+    back = pickle.loads(pickle.dumps(error))
+    longer = error.with_more_hint(" Try again.")
+    changed = longer.reworded(lambda text: text.replace("/d", "/x"))
 
-    assert str(more) == f"{error} Try again."
+    assert type(back) is Damaged
+    assert (str(back), back.received, back.hint) == (str(error), error.received, "Mend it.")
+    assert str(longer) == f"{error} Try again."
     assert (type(changed), changed.received) == (Damaged, {"data": "/x", "np": 3})
     assert str(changed) == "It is wrong. Received: data='/x', np=3. Mend it. Try again."
 
 
-def test_an_error_that_gets_more_settings_says_received_once():
-    settings = Damaged("It is wrong.", received={"path": "/d"}, hint="Mend it.")
-    phrase = Damaged("It is wrong.", received="three.", hint="Mend it.")
-    nothing = Damaged("It is wrong.")
-
-    texts = [str(error.with_received({"np": 3})) for error in (settings, phrase, nothing)]
-
-    assert texts == [
-        "It is wrong. Received: path='/d', np=3. Mend it.",
-        "It is wrong. Received: three; np=3. Mend it.",
-        "It is wrong. Received: np=3.",
-    ]
+@pytest.mark.parametrize(
+    ("received", "text"),
+    [
+        ({"path": "/d"}, "Received: path='/d', np=3."),
+        ("three.", "Received: three; np=3."),
+        ("", "Received: np=3."),
+    ],
+)
+def test_an_error_that_gets_more_settings_says_received_once(received, text):
+    error = Damaged("It is wrong.", received=received, hint="Mend it.")
+    assert str(error.with_received({"np": 3})) == f"It is wrong. {text} Mend it."
 
 
 def test_only_the_error_classes_spell_how_received_values_are_shown():
@@ -149,13 +142,11 @@ def test_the_nearest_word_is_found_whatever_its_capitals():
 @pytest.mark.parametrize(
     ("number", "hint"),
     [
-        (errno.ENOSPC, "Make room"),
-        (errno.EDQUOT, "Make room"),
-        (errno.EACCES, "Get write permission"),
-        (errno.EPERM, "Get write permission"),
+        *((number, "Make room") for number in (errno.ENOSPC, errno.EDQUOT)),
+        *((number, "write permission") for number in (errno.EACCES, errno.EPERM)),
         (errno.EROFS, "read-only"),
         (errno.ENAMETOOLONG, "shorter name"),
-        (errno.EIO, "Check its disk"),
+        (errno.EIO, "its disk"),
     ],
 )
 def test_each_reason_why_something_cannot_be_written_has_its_own_hint(number, hint):
@@ -178,9 +169,7 @@ def test_nothing_names_a_package_index_that_does_not_have_edl_horovod():
 
 
 def test_how_to_install_an_extra_works_in_a_clone():
-    assert how_to_install("s3") == (
-        "in a clone of edl_horovod, run pip install -c constraints.txt '.[s3]'"
-    )
+    assert how_to_install("s3").endswith("run pip install -c constraints.txt '.[s3]'")
     root = Path(__file__).parents[2]
     used = {
         extra

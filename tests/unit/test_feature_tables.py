@@ -15,7 +15,7 @@ NAME = re.compile(r"`([\w/]*test_\w+(?:\.py)?(?:::\w+)?)`")
 
 def rows_of(page):
     """The first and the last cell of each row of the tables whose last column names tests."""
-    found, is_table = [], False
+    rows, is_table = [], False
     for line in (REFERENCE / page).read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
         if not line.startswith("|"):
@@ -23,8 +23,8 @@ def rows_of(page):
         elif cells[-1] in ("test", "tests"):
             is_table = True
         elif is_table and not set(line) <= set("|- "):
-            found.append((cells[0], cells[-1]))
-    return found
+            rows.append((cells[0], cells[-1]))
+    return rows
 
 
 ROWS = [(page, *row) for page in ("keras.md", "data-formats.md") for row in rows_of(page)]

@@ -79,13 +79,13 @@ def wanted(requirements):
 
 @pytest.mark.parametrize("name", SETS)
 def test_a_lock_has_what_its_set_asks_for_as_constraints_say(name):
-    versions = {canonicalize_name(it.name): version(it) for it in locked(name)}
+    versions = {canonicalize_name(pin.name): version(pin) for pin in locked(name)}
     for requirement in wanted(SETS[name]):
         assert versions.get(canonicalize_name(requirement.name)) in requirement.specifier, (
             f"run `make lock`: {requirement}"
         )
     pins = constraints()
-    assert not {it: one for it, one in versions.items() if pins.get(it, one) != one}
+    assert {package: pins.get(package, pin) for package, pin in versions.items()} == versions
 
 
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
@@ -93,9 +93,9 @@ def test_a_lock_has_what_its_set_asks_for_as_constraints_say(name):
 def test_each_python_and_processor_has_one_tensorflow(python, machine):
     place = {"python_version": python, "platform_machine": machine, "sys_platform": "linux"}
     names = [
-        it.name
-        for it in locked("tensorflow")
-        if it.name.startswith("tensorflow") and (it.marker is None or it.marker.evaluate(place))
+        pin.name
+        for pin in locked("tensorflow")
+        if pin.name.startswith("tensorflow") and (pin.marker is None or pin.marker.evaluate(place))
     ]
     assert names == ["tensorflow-cpu" if machine == "x86_64" else "tensorflow"]
 
@@ -104,7 +104,7 @@ def installs(path):
     """The pip commands of a Makefile or a Dockerfile, but for the peer of the benchmarks."""
     lines = path.read_text().replace("\\\n", " ").splitlines()
     parts = [part for line in lines if not line.startswith("PIP :=") for part in line.split("&&")]
-    return [it for it in parts if re.search(r"pip install|\$\(PIP\)", it) and "TORCH" not in it]
+    return [p for p in parts if re.search(r"pip install|\$\(PIP\)", p) and "TORCH" not in p]
 
 
 @pytest.mark.parametrize("path", ["Makefile", "docker/Dockerfile", "docker/Dockerfile.cuda"])

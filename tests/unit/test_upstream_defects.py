@@ -11,7 +11,7 @@ REPOSITORY = Path(__file__).parents[2]
 TABLE = REPOSITORY / "docs" / "explanation" / "upstream-defects.md"
 ROW = re.compile(r"^\| (\d+) \|(.+)\|(.+)\|(.+)\|$")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
-ROWS = [found.groups() for line in TABLE.read_text().splitlines() if (found := ROW.match(line))]
+ROWS = [match.groups() for line in TABLE.read_text().splitlines() if (match := ROW.match(line))]
 NAMED = sorted({named for *_, shown in ROWS for named in TEST.findall(shown)})
 
 

@@ -31,30 +31,29 @@ def test_a_cross_reads_all_of_its_columns():
     assert clause.columns == ("role", "age")
 
 
+OF_A = {"kind": "embedding", "of": "a"}
+BUCKET = {"kind": "bucket", "name": "a"}
+NUMERIC = {"kind": "numeric", "name": "a"}
+
+
 @pytest.mark.parametrize(
     ("clause", "detail"),
     [
-        ({"kind": "embedings", "of": "a", "dimension": 2}, "Did you mean 'embedding'"),
-        ({"kind": "sparse", "name": "a"}, "a sparse column"),
-        ({"kind": "weighted_category", "name": "a"}, "weights of categories"),
-        ({"kind": "embedding", "of": "a"}, "embedding .*'dimension'"),
-        ({"kind": "embedding", "of": "a", "dimension": 0}, "whole number from 1"),
-        ({"kind": "embedding", "of": "a", "dimension": True}, "whole number from 1"),
-        (
-            {"kind": "embedding", "of": {"kind": "numeric", "name": "a"}, "dimension": 2},
-            "numeric .*vocabulary, category_id",
-        ),
-        ({"kind": "embedding", "of": "a", "dimension": 2, "combiner": "max"}, "sum, mean, sqrtn"),
-        ({"kind": "bucket", "name": "a", "borders": [1, 3, 2]}, "borders"),
-        ({"kind": "bucket", "name": "a", "borders": [1, 1]}, "borders"),
-        ({"kind": "bucket", "name": "a", "borders": []}, "a list of numbers"),
-        ({"kind": "bucket", "name": "a", "borders": ["1"]}, "a list of numbers"),
+        ({"kind": "embedings", "of": "a", "dimension": 2}, "'embedding'"),
+        ({"kind": "sparse", "name": "a"}, "sparse column"),
+        ({"kind": "weighted_category", "name": "a"}, "weights of"),
+        (OF_A, "embedding .*'dimension'"),
+        *(({**OF_A, "dimension": dimension}, "whole number from 1") for dimension in (0, True)),
+        ({**OF_A, "of": NUMERIC, "dimension": 2}, "numeric .*vocabulary, category_id"),
+        ({**OF_A, "dimension": 2, "combiner": "max"}, "sum, mean, sqrtn"),
+        *(({**BUCKET, "borders": borders}, "borders") for borders in ([1, 3, 2], [1, 1])),
+        *(({**BUCKET, "borders": borders}, "list of numbers") for borders in ([], ["1"])),
         ({"kind": "cross", "of": ["a"], "num_buckets": 5}, "cross"),
-        ({"kind": "numeric", "name": "a", "size": 3}, "numeric .*'size'.*shape"),
-        ({"kind": "numeric", "name": ""}, "name of a column"),
-        ({"kind": "numeric", "name": "a", "for": "dense"}, "no part 'dense'"),
+        ({**NUMERIC, "size": 3}, "numeric .*'size'.*shape"),
+        ({**NUMERIC, "name": ""}, "a column"),
+        ({**NUMERIC, "for": "dense"}, "part 'dense'"),
         ({"kind": "category_id", "name": "a", "num_buckets": 10**9}, "to 10,000,000"),
-        ({"kind": "indicator", "of": {**HASHED, "num_buckets": 10**6}}, "at most 10,000"),
+        ({"kind": "indicator", "of": {**HASHED, "num_buckets": 10**6}}, "most 10,000"),
         (3, "COLUMN 3"),
     ],
 )

@@ -19,20 +19,13 @@ def column(*cells, kind=None):
 @pytest.mark.parametrize(
     ("cells", "kind"),
     [
-        (["1", "2.5", "-3e2", ".5", "7."], "number"),
+        *((cells, "number") for cells in (["1", "2.5", "-3e2", ".5", "7."], ["0", "0.5"])),
+        (["1", "NaN", "3"], "number"),
         (["10115", "10117", "D-1"], "text"),  # The last of a million rows may be the one.
         (["01067", "10115"], "text"),  # A postal code that would lose its 0.
-        (["Nan", "Ann", "Bob"], "text"),
         (["NaN"], "text"),  # Nothing says that this is a column of numbers.
-        (["1", "NaN", "3"], "number"),
-        (["1", "Nan"], "text"),
-        (["1_000"], "text"),
-        (["inf"], "text"),
-        (["1e999"], "text"),
-        ([" 1"], "text"),
-        (["\u0661"], "text"),
-        (["", ""], "text"),
-        (["0", "0.5"], "number"),
+        *((cells, "text") for cells in (["Nan", "Ann", "Bob"], ["1", "Nan"], ["", ""])),
+        *(([cell], "text") for cell in ("1_000", "inf", "1e999", " 1", "\u0661")),
     ],
 )
 def test_a_column_is_of_numbers_only_where_every_cell_is_one(cells, kind):

@@ -116,7 +116,7 @@ def test_the_context_is_the_same_for_everybody(zoo):
         names = tar.getnames()
         assert {entry.uid for entry in tar} == {0}
     assert names[:2] == ["Dockerfile", "requirements.txt"]
-    assert "model_zoo/deep/n.py" in set(names)
+    assert "model_zoo/deep/n.py" in names
 
 
 @pytest.mark.parametrize(
