@@ -25,19 +25,16 @@ def write(tmp_path):
 
 def test_the_settings_of_a_coordinator(write):
     settings = settings_of_coordinator(write("agg.yml", AGGREGATOR))
-    assert settings.values == {
-        "federated": {
-            "parties": ["party0", "party1", "party2"],
-            "quorum": 0.75,
-            "listen": "127.0.0.1:5000",
-        }
-    }
+    parties = ["party0", "party1", "party2"]
+    federated = {"parties": parties, "quorum": 0.75, "listen": "127.0.0.1:5000"}
+    assert settings.values == {"federated": federated}
     assert any("tls_config" in note for note in settings.notes)
     assert any("protocol_handler" in note for note in settings.notes)
 
 
 def test_the_settings_of_a_party(write, tmp_path):
     settings = settings_of_party(write("agg.yml", AGGREGATOR), write("party.yml", PARTY))
+    stopping = {"metric": "accuracy", "mode": "max", "threshold": 0.9, "patience": 4}
     assert settings.values == {
         "data": f"{tmp_path}/data/party0.npz",
         "data_plan": {"columns": ["x_train", "y_train"]},
@@ -49,22 +46,8 @@ def test_the_settings_of_a_party(write, tmp_path):
                 "model_name": "keras-cnn",
             },
         },
-        "train": {
-            "batch_size": 16,
-            "learning_rate": 0.01,
-            "early_stopping": {
-                "metric": "accuracy",
-                "mode": "max",
-                "threshold": 0.9,
-                "patience": 4,
-            },
-        },
-        "federated": {
-            "rounds": 4,
-            "local_epochs": 2,
-            "weighting": "equal",
-            "round_seconds": 60.0,
-        },
+        "train": {"batch_size": 16, "learning_rate": 0.01, "early_stopping": stopping},
+        "federated": {"rounds": 4, "local_epochs": 2, "weighting": "equal", "round_seconds": 60.0},
     }
     for key in ("aggregator", "connection", "protocol_handler", "max_timeout", "validation_data"):
         assert any(key in note for note in settings.notes), key
@@ -72,15 +55,15 @@ def test_the_settings_of_a_party(write, tmp_path):
 
 def test_what_is_printed_is_a_file_of_settings_and_notes_go_elsewhere(write, tmp_path, capsys):
     files = [str(write("agg.yml", AGGREGATOR)), str(write("party.yml", PARTY))]
-    for name, given, verb, more in (
+    for name, arguments, verb, overrides in (
         ("federation", files[:1], "federate", ["job_dir=j"]),
         ("party", files, "train", ["output=o", "validation_data=v.npz"]),
     ):
-        assert main(["import-ibm-fl", *given]) == 0
+        assert main(["import-ibm-fl", *arguments]) == 0
         printed = capsys.readouterr()
         (tmp_path / f"{name}.yaml").write_text(printed.out)
         assert "note: " in printed.err
-        config = compose(verb, more, files=ConfigFiles(str(tmp_path), name))
+        config = compose(verb, overrides, files=ConfigFiles(str(tmp_path), name))
         if verb == "federate":
             assert config.federated.least_parties == 3
         else:
@@ -99,11 +82,8 @@ def test_parties_and_fedavg_are_read_as_well(write):
         aggregator,
         write("party.yml", changed(PARTY, "local_training.name", "FedAvgLocalTrainingHandler")),
     )
-    assert of_party.values["federated"] == {
-        "rounds": 4,
-        "local_epochs": 1,
-        "weighting": "examples",
-    }
+    federated = {"rounds": 4, "local_epochs": 1, "weighting": "examples"}
+    assert of_party.values["federated"] == federated
     assert "train" not in of_party.values
     federated = settings_of_coordinator(aggregator).values["federated"]
     assert federated["parties"] == ["party0", "party1"]
