@@ -34,9 +34,9 @@ class Trainings(LocalTarget):
         monkeypatch: pytest.MonkeyPatch,
         metrics: Callable[[JobConfig], dict[str, float]] = lambda _: {"accuracy": 0.5},
     ) -> "Trainings":
-        found = cls(metrics)
-        monkeypatch.setitem(TARGETS, "local", lambda: found)
-        return found
+        trainings = cls(metrics)
+        monkeypatch.setitem(TARGETS, "local", lambda: trainings)
+        return trainings
 
     def end_with(self, error: BaseException, *, at: int) -> None:
         """Raise an error in the training of this number, counted from 1."""
