@@ -77,8 +77,8 @@ def flags_of():
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_flags_of_a_command_exist(page, flags_of):
-    for line, (verb, *rest) in commands_of(page):
-        flags = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)}
+    for line, (verb, *tail) in commands_of(page):
+        flags = {word.partition("=")[0] for word in tail if re.match(r"--?[a-z]", word)}
         assert flags <= flags_of(verb), line
 
 
@@ -88,8 +88,8 @@ def test_the_settings_of_a_command_exist_and_have_such_values(page, capsys, monk
     for line, words in commands_of(page):
         if words[0] not in WITH_SETTINGS or FILES_OF_SETTINGS.intersection(words):
             continue
-        verb, *rest = [word for word in words if word != "..." and not word.startswith("--dry-run")]
-        if "-m" in rest:  # Each setting has several values, between commas.
-            rest = [re.sub(r"=(?!tag)(.*?),(?![^\[]*\]).*", r"=\1", word) for word in rest]
-            rest = [word for word in rest if not re.match(r"-m|hydra|[\w.]+=tag", word)]
-        assert main([verb, *rest, "--cfg", "job"]) == 0, (line, capsys.readouterr().err)
+        verb, *tail = [word for word in words if word != "..." and not word.startswith("--dry-run")]
+        if "-m" in tail:  # Each setting has several values, between commas.
+            tail = [re.sub(r"=(?!tag)(.*?),(?![^\[]*\]).*", r"=\1", word) for word in tail]
+            tail = [word for word in tail if not re.match(r"-m|hydra|[\w.]+=tag", word)]
+        assert main([verb, *tail, "--cfg", "job"]) == 0, (line, capsys.readouterr().err)

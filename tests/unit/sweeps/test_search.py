@@ -1,5 +1,4 @@
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,7 +55,7 @@ def test_it_runs_as_many_jobs_as_asked_and_names_the_best(edl, trainings, tmp_pa
     assert len(trainings.rates) == 6
     assert all(0.001 <= rate <= 1 for rate in trainings.rates)
     best = min(trainings.rates, key=lambda rate: abs(rate - 0.1))
-    assert f"best: learning_rate={best} (accuracy " in out
+    assert f"learning_rate={best} (accuracy " in out
     assert [row["state"] for row in rows(tmp_path)] == ["finished"] * 6
 
 
@@ -74,13 +73,6 @@ def test_the_same_command_goes_on_after_an_interrupt(edl, trainings, tmp_path):
     assert len(trainings.rates) == 7
     assert edl(RATE)[0] == 0
     assert len(trainings.rates) == 7
-
-
-@pytest.mark.long
-def test_more_trials_go_on_from_the_earlier_ones(edl, trainings, tmp_path):
-    edl(RATE)
-    edl(RATE, "hydra.sweeper.n_trials=8")
-    assert len(trainings.rates) == 8
 
 
 @pytest.mark.long
@@ -114,29 +106,35 @@ def test_a_dry_run_shows_what_is_searched(edl, trainings, tmp_path):
     assert not (tmp_path / "s").exists()
 
 
+WRONG_IN_ALL = [
+    (["validation_data="], "Give validation_data"),
+    (["train.epochs=1,many"], "train.epochs=many"),
+    (["launch=kubernetes"], "one by one"),
+]
+
+
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "named"),
     [
-        (["hydra.sweeper.metric=auc"], "The evaluations have no metric 'auc'"),
-        (["hydra.sweeper.direction=up"], "direction must be one of minimize, maximize"),
-        (["hydra.sweeper.n_trials=0"], "n_trials must be 1 or more"),
+        (["hydra.sweeper.metric=auc"], "'auc'"),
+        (["hydra.sweeper.direction=up"], "minimize, maximize"),
+        (["hydra.sweeper.n_trials=0"], "n_trials must be 1"),
         (["hydra.sweeper.n_trial=3"], "n_trial"),
         (["hydra/sweeper=optun"], "optun"),
-        (["hydra.run.dir=/x"], "Only hydra/sweeper and hydra.sweeper"),
-        (["validation_data="], "Give validation_data"),
-        (["train.epochs=1,many"], "train.epochs must be of type int"),
+        (["hydra.run.dir=/x"], "hydra.run.dir"),
+        *WRONG_IN_ALL[:2],
     ],
 )
-def test_a_wrong_search_is_refused(edl, trainings, words, told):
+def test_a_wrong_search_is_refused(edl, trainings, words, named):
     code, _, err = edl(RATE, *words)
 
     assert code in (1, 2)
-    assert re.search(re.escape(told), err)
+    assert named in err
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "named"),
     [
         ([RATE, "train.epochs=7"], "train.epochs=1, now 7"),
         (["train.learning_rate=interval(0.001,2)"], "train.learning_rate='FloatDistribution"),
@@ -147,14 +145,14 @@ def test_a_wrong_search_is_refused(edl, trainings, words, told):
         ([RATE, "hydra.sweeper.direction=minimize"], "direction='maximize', now 'minimize'"),
     ],
 )
-def test_a_study_goes_on_with_its_own_settings_alone(edl, trainings, tmp_path, words, told):
+def test_a_study_goes_on_with_its_own_settings_alone(edl, trainings, tmp_path, words, named):
     edl(RATE)
     before = (tmp_path / "s" / "sweep.json").read_text()
 
     code, _, err = edl(*words)
 
     assert (code, len(trainings.rates)) == (2, 6)
-    assert told in err
+    assert named in err
     assert "overwrite=true" in err
     assert (tmp_path / "s" / "sweep.json").read_text() == before
 
@@ -174,10 +172,12 @@ def test_overwrite_begins_a_new_study(edl, trainings, tmp_path):
 
 
 @pytest.mark.long
-def test_a_study_s_settings_may_be_spelled_in_another_way(edl, trainings):
+def test_a_study_s_settings_may_be_spelled_in_another_way_and_have_more_trials(edl, trainings):
     edl(RATE)
     code, _, _ = edl("train.learning_rate=tag(log, interval(1e-3,1.0))", "log_level=debug")
     assert (code, len(trainings.rates)) == (0, 6)
+    edl(RATE, "hydra.sweeper.n_trials=8")
+    assert len(trainings.rates) == 8
 
 
 def test_the_time_in_a_folder_s_name_is_that_of_the_search(edl, trainings, tmp_path):
@@ -196,39 +196,30 @@ def test_a_password_is_not_searched(edl, trainings, tmp_path):
     code, out, err = edl(f"model_zoo={zoos}")
 
     assert (code, trainings.rates) == (2, [])
-    assert "model_zoo holds a password" in err
+    assert "a password" in err
     assert "s3cr3t" not in out + err
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["validation_data="], "Give validation_data"),
-        (["train.epochs=1,many"], "train.epochs must be of type int"),
-        (["launch=kubernetes"], "submit jobs one by one"),
-    ],
-)
-def test_a_dry_run_checks_what_a_search_does(edl, tmp_path, words, told):
+@pytest.mark.parametrize(("words", "named"), WRONG_IN_ALL)
+def test_a_dry_run_checks_what_a_search_does(edl, tmp_path, words, named):
     code, out, err = edl(RATE, *words, "--dry-run")
 
     assert (code, out) == (2, "")
-    assert told in err
+    assert named in err
     assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.long
 def test_values_that_look_alike_in_a_name_have_their_own_jobs(edl, trainings, tmp_path):
-    code, _, _ = edl("params.units=choice([10,20],[[10],20],plain)", "hydra.sweeper.n_trials=12")
+    words = ("params.units=choice([10,20],[[10],20],plain)", "hydra.sweeper.n_trials=12")
+    code, _, _ = edl(*words)
 
     assert code == 0
-    assert {row["chosen"]["params.units"] for row in rows(tmp_path)} == {
-        "[10,20]",
-        "[[10],20]",
-        "plain",
-    }
+    units = {row["chosen"]["params.units"] for row in rows(tmp_path)}
+    assert units == {"[10,20]", "[[10],20]", "plain"}
     names = [row["name"] for row in rows(tmp_path)]
     assert len(set(names)) == 3
     assert "units=plain" in names
-    assert edl("params.units=choice([10,20],[[10],20],plain)", "hydra.sweeper.n_trials=12")[0] == 0
+    assert edl(*words)[0] == 0
     assert len(trainings.rates) == 3
