@@ -43,13 +43,13 @@ def test_a_named_context_and_namespace_come_first(home):
 
 
 def test_the_variable_may_name_several_files(home, monkeypatch):
-    one = write(home / "one", "a", a="first")
-    two = write(home / "two", "b", a="second", b="third")
-    monkeypatch.setenv("KUBECONFIG", f"{one}:{home / 'missing'}:{two}")
+    first = write(home / "one", "a", a="first")
+    second = write(home / "two", "b", a="second", b="third")
+    monkeypatch.setenv("KUBECONFIG", f"{first}:{home / 'missing'}:{second}")
 
     place = find_cluster()
 
-    assert (place.kubeconfig, place.context, place.namespace) == (f"{one}:{two}", "a", "first")
+    assert (place.kubeconfig, place.context, place.namespace) == (f"{first}:{second}", "a", "first")
     assert find_cluster(context="b").namespace == "third"
 
 

@@ -34,7 +34,7 @@ def composed(task, overrides):
     return image.ensure(compose(task, overrides))
 
 
-def made(*overrides, task="train", base=TRAIN):
+def job_of(*overrides, task="train", base=TRAIN):
     config = composed(task, (*base, *overrides))
     return manifest.job_manifests(config, name="mnist", namespace="ml", secret=SECRET)
 
@@ -74,17 +74,17 @@ EVERYTHING = [
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("more", [[], EVERYTHING], ids=["plain", "everything"])
-def test_the_operators_own_schema_takes_every_mpijob(style, more):
-    job = made(f"kubernetes.style={style}", *more)
+@pytest.mark.parametrize("settings", [[], EVERYTHING], ids=["plain", "everything"])
+def test_the_operators_own_schema_takes_every_mpijob(style, settings):
+    job = job_of(f"kubernetes.style={style}", *settings)
 
-    kept = mpijobs.schema().admit(job.mpijob, is_strict=True)
+    admitted = mpijobs.schema().admit(job.mpijob, is_strict=True)
 
-    assert kept["spec"]["mpiReplicaSpecs"] == job.mpijob["spec"]["mpiReplicaSpecs"]
+    assert admitted["spec"]["mpiReplicaSpecs"] == job.mpijob["spec"]["mpiReplicaSpecs"]
 
 
 def test_the_schema_refuses_what_does_not_fit():
-    job = made()
+    job = job_of()
     job.mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] = "two"
 
     with pytest.raises(Exception, match="not of type 'integer'"):
@@ -92,7 +92,7 @@ def test_the_schema_refuses_what_does_not_fit():
 
 
 def test_what_the_ranks_read_is_the_jobs_configuration():
-    text = part(made("train.epochs=3"), "ConfigMap")["data"]["config.yaml"]
+    text = part(job_of("train.epochs=3"), "ConfigMap")["data"]["config.yaml"]
 
     config = resolved.build(JobConfig, yaml.safe_load(text))
 
@@ -101,13 +101,13 @@ def test_what_the_ranks_read_is_the_jobs_configuration():
 
 
 def test_a_zoo_on_a_volume_is_read_there():
-    text = part(made("model_zoo=/data/zoo"), "ConfigMap")["data"]["config.yaml"]
+    text = part(job_of("model_zoo=/data/zoo"), "ConfigMap")["data"]["config.yaml"]
 
     assert yaml.safe_load(text)["model_zoo"] == "/data/zoo"
 
 
 def test_an_elastic_worker_is_its_pods_main_process():
-    job = made()
+    job = job_of()
     template, worker = pod(job, "Worker")
 
     assert worker["command"] == [
@@ -127,7 +127,7 @@ def test_an_elastic_worker_is_its_pods_main_process():
 
 
 def test_the_probe_sees_the_workers_ready_file(tmp_path):
-    _, worker = pod(made(), "Worker")
+    _, worker = pod(job_of(), "Worker")
     file = Path(env(worker)["EDL_READY_FILE"])
     command = worker["readinessProbe"]["exec"]["command"]
 
@@ -141,7 +141,7 @@ def test_the_probe_sees_the_workers_ready_file(tmp_path):
 
 
 def test_a_pod_with_several_slots_has_a_worker_for_each():
-    job = made("kubernetes.slots_per_worker=2", "kubernetes.worker.cpu=6")
+    job = job_of("kubernetes.slots_per_worker=2", "kubernetes.worker.cpu=6")
     _, worker = pod(job, "Worker")
 
     assert job.mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == 2
@@ -150,7 +150,7 @@ def test_a_pod_with_several_slots_has_a_worker_for_each():
 
 
 def test_launcher_and_workers_have_nodes_of_their_own():
-    job = made(
+    job = job_of(
         "kubernetes.worker.node_selector={gpu: a100}",
         "kubernetes.worker.tolerations=[{key: gpu, operator: Exists, effect: NoSchedule}]",
         "kubernetes.launcher.node_selector={pool: stable}",
@@ -166,34 +166,34 @@ def test_launcher_and_workers_have_nodes_of_their_own():
 
 
 def test_a_launcher_leaves_a_node_that_is_away_soon():
-    away = pod(made(), "Launcher")[0]["spec"]["tolerations"]
+    away = pod(job_of(), "Launcher")[0]["spec"]["tolerations"]
 
     assert {toleration["key"]: toleration["tolerationSeconds"] for toleration in away} == {
         "node.kubernetes.io/not-ready": 10,
         "node.kubernetes.io/unreachable": 10,
     }
     assert {toleration["effect"] for toleration in away} == {"NoExecute"}
-    assert "tolerations" not in pod(made(), "Worker")[0]["spec"]
+    assert "tolerations" not in pod(job_of(), "Worker")[0]["spec"]
 
 
 def test_how_long_a_launcher_stays_on_a_node_that_is_away_can_be_said():
     patient = "{key: node.kubernetes.io/unreachable, operator: Exists, tolerationSeconds: 300}"
-    given = pod(made(f"kubernetes.launcher.tolerations=[{patient}]"), "Launcher")[0]["spec"]
+    spec = pod(job_of(f"kubernetes.launcher.tolerations=[{patient}]"), "Launcher")[0]["spec"]
 
-    keys = [toleration["key"] for toleration in given["tolerations"]]
+    keys = [toleration["key"] for toleration in spec["tolerations"]]
     assert sorted(keys) == ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]
-    assert given["tolerations"][0]["tolerationSeconds"] == 300
+    assert spec["tolerations"][0]["tolerationSeconds"] == 300
 
 
 def test_requests_are_limits_so_that_such_pods_are_evicted_last():
     for role in ("Launcher", "Worker"):
-        _, container = pod(made("kubernetes.worker.gpus=1"), role)
+        _, container = pod(job_of("kubernetes.worker.gpus=1"), role)
         assert container["resources"]["requests"] == container["resources"]["limits"]
         assert "ephemeral-storage" not in container["resources"]["limits"]
 
 
 def test_the_launcher_may_do_no_more_than_it_must():
-    job = made("elastic.max_np=5")
+    job = job_of("elastic.max_np=5")
     rules = part(job, "Role")["rules"]
 
     assert [rule["verbs"] for rule in rules] == [["get", "list", "watch"], ["delete"]]
@@ -202,7 +202,7 @@ def test_the_launcher_may_do_no_more_than_it_must():
 
 
 def test_an_account_that_is_given_is_not_made():
-    job = made("kubernetes.service_account=trainer")
+    job = job_of("kubernetes.service_account=trainer")
 
     assert part(job, "ServiceAccount") is part(job, "Role") is None
     assert pod(job, "Launcher")[0]["spec"]["serviceAccountName"] == "trainer"
@@ -210,7 +210,7 @@ def test_an_account_that_is_given_is_not_made():
 
 @pytest.mark.parametrize("style", ["horovodrun", "mpirun"])
 def test_under_ssh_the_workers_are_what_the_image_is_made_for(style):
-    job = made(f"kubernetes.style={style}")
+    job = job_of(f"kubernetes.style={style}")
     _, worker = pod(job, "Worker")
 
     assert worker["command"] == ["/usr/sbin/sshd", "-De", "-f", "/etc/edl/sshd_config"]
@@ -224,13 +224,13 @@ def test_under_ssh_the_workers_are_what_the_image_is_made_for(style):
 
 @pytest.mark.parametrize("style", STYLES)
 def test_no_job_counts_on_the_operator_to_hold_its_launcher_back(style):
-    job = made(f"kubernetes.style={style}")
+    job = job_of(f"kubernetes.style={style}")
 
     assert job.mpijob["spec"]["launcherCreationPolicy"] == "AtStartup"
 
 
 def test_only_a_worker_whose_end_would_end_its_ranks_has_a_hook():
-    workers = {style: pod(made(f"kubernetes.style={style}"), "Worker")[1] for style in STYLES}
+    workers = {style: pod(job_of(f"kubernetes.style={style}"), "Worker")[1] for style in STYLES}
 
     assert "lifecycle" not in workers["elastic"], "it leaves on SIGTERM"
     assert "lifecycle" not in workers["mpirun"], "a ring that is static ends with each of its ranks"
@@ -240,14 +240,16 @@ def test_only_a_worker_whose_end_would_end_its_ranks_has_a_hook():
 
 
 def test_secrets_are_references_wherever_they_stand():
-    job = made("kubernetes.secret_env={KEY: s3/key}")
-    found = [item for item in pod(job, "Worker")[1]["env"] if item["name"] == "KEY"]
+    job = job_of("kubernetes.secret_env={KEY: s3/key}")
+    variables = [item for item in pod(job, "Worker")[1]["env"] if item["name"] == "KEY"]
 
-    assert found == [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "key"}}}]
+    assert variables == [
+        {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "key"}}}
+    ]
 
 
 def test_only_the_jobs_own_pods_may_call_them():
-    spec = part(made(), "NetworkPolicy")["spec"]
+    spec = part(job_of(), "NetworkPolicy")["spec"]
 
     assert spec["policyTypes"] == ["Ingress"]
     assert spec["ingress"] == [{"from": [{"podSelector": spec["podSelector"]}]}]
@@ -263,14 +265,14 @@ def test_evaluate_and_predict_are_jobs_too():
         "data=s3://bucket/new.recordio",
         *VOLUME,
     ]
-    for task, more in (("evaluate", []), ("predict", ["output=/data/predictions"])):
-        job = made(*more, task=task, base=base)
+    for task, settings in (("evaluate", []), ("predict", ["output=/data/predictions"])):
+        job = job_of(*settings, task=task, base=base)
         mpijobs.schema().admit(job.mpijob, is_strict=True)
         assert yaml.safe_load(part(job, "ConfigMap")["data"]["config.yaml"])["task"] == task
 
 
 def test_the_yaml_is_the_manifests():
-    job = made(*EVERYTHING)
+    job = job_of(*EVERYTHING)
 
     assert tuple(yaml.safe_load_all(manifest.to_yaml(job.all))) == job.all
 
@@ -339,22 +341,22 @@ class Wrong:
 )
 def test_what_cannot_work_is_refused_before_anything_is_sent(wrong):
     with pytest.raises(ConfigError) as error:
-        made(wrong.override)
+        job_of(wrong.override)
 
     assert wrong.says in str(error.value)
 
 
 def test_a_job_without_volumes_is_told_that_it_has_none():
     with pytest.raises(ConfigError, match=r"output=/data/models/mnist, no kubernetes\.volumes\."):
-        made(base=TRAIN[: -len(VOLUME)])
+        job_of(base=TRAIN[: -len(VOLUME)])
 
 
 @pytest.mark.parametrize("style", ["horovodrun", "mpirun"])
 def test_only_our_own_rings_scale_themselves(style):
     with pytest.raises(ConfigError, match=r"elastic\.autoscale is for kubernetes\.style=elastic"):
-        made("elastic.autoscale=true", f"kubernetes.style={style}")
+        job_of("elastic.autoscale=true", f"kubernetes.style={style}")
 
 
 def test_over_ssh_no_secret_is_handed_on():
     with pytest.raises(ConfigError, match="command line"):
-        made("kubernetes.style=horovodrun", "kubernetes.secret_env={KEY: s3/key}")
+        job_of("kubernetes.style=horovodrun", "kubernetes.secret_env={KEY: s3/key}")

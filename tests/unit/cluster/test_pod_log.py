@@ -16,8 +16,8 @@ def shown(*batches):
     log = PodLog(stream)
     for batch in batches:
         log(batch)
-    events = [it.event for it in events_in(stream.getvalue().splitlines())]
-    return [getattr(it, "step", it.kind) for it in events]
+    events = [entry.event for entry in events_in(stream.getvalue().splitlines())]
+    return [getattr(entry, "step", entry.kind) for entry in events]
 
 
 def test_steps_are_shown_a_few_seconds_apart():
@@ -83,9 +83,9 @@ def test_a_rank_that_began_earlier_and_is_heard_of_later_doubles_no_account():
             account(240.0, "a:0", 90.0, computing=150.0),
         ]
     )
-    found = summarize(events_in(stream.getvalue().splitlines())).account
-    assert len(found.ranks) == 1
-    assert found.seconds == {"computing": 240.0}
+    total = summarize(events_in(stream.getvalue().splitlines())).account
+    assert len(total.ranks) == 1
+    assert total.seconds == {"computing": 240.0}
 
 
 def test_a_trace_is_shown_without_its_stack_and_history():
@@ -165,8 +165,8 @@ def test_a_rank_is_lost_once_whatever_is_repeated_while_its_process_ends():
 
 def test_what_is_repeated_is_nothing_that_happened():
     history = History()
-    for it in events_in(logged(long_training(60))):
-        history.add(it)
+    for entry in events_in(logged(long_training(60))):
+        history.add(entry)
 
     snapshot = history.snapshot(history.state)
     assert [reset.event.generation for reset in snapshot.resets] == [2, 3]

@@ -9,7 +9,7 @@ import pytest
 
 from edl_horovod.cluster import pods
 from tests.kube import pod_security
-from tests.unit.cluster.test_manifest import STYLES, VOLUME, made, pod
+from tests.unit.cluster.test_manifest import STYLES, VOLUME, job_of, pod
 
 DOCKER = Path(__file__).parents[3] / "docker"
 SETTINGS = {
@@ -32,31 +32,31 @@ EVALUATE = [
 
 
 def templates(job):
-    return [found for item in job.all for found in pod_security.templates(item)]
+    return [template for item in job.all for template in pod_security.templates(item)]
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("more", SETTINGS.values(), ids=SETTINGS)
-def test_what_edl_submits_is_restricted(style, more):
-    found = templates(made(*more, f"kubernetes.style={style}"))
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_what_edl_submits_is_restricted(style, settings):
+    submitted = templates(job_of(*settings, f"kubernetes.style={style}"))
 
-    assert len(found) == 2
-    assert [pod_security.violations(template) for template in found] == [[], []]
+    assert len(submitted) == 2
+    assert [pod_security.violations(template) for template in submitted] == [[], []]
 
 
 @pytest.mark.parametrize("task", ["evaluate", "predict"])
 def test_so_are_the_other_tasks(task):
-    more = ["output=/data/out"] if task == "predict" else []
+    output = ["output=/data/out"] if task == "predict" else []
 
-    found = templates(made(*more, task=task, base=EVALUATE))
+    submitted = templates(job_of(*output, task=task, base=EVALUATE))
 
-    assert [pod_security.violations(template) for template in found] == [[], []]
+    assert [pod_security.violations(template) for template in submitted] == [[], []]
 
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("role", ["Launcher", "Worker"])
 def test_nothing_but_volumes_can_be_written(style, role):
-    template, container = pod(made(f"kubernetes.style={style}"), role)
+    template, container = pod(job_of(f"kubernetes.style={style}"), role)
     kinds = {volume["name"]: volume for volume in template["spec"]["volumes"]}
     written = {
         mount["mountPath"]
@@ -71,7 +71,7 @@ def test_nothing_but_volumes_can_be_written(style, role):
 
 
 def test_a_users_volume_takes_the_place_of_one_of_ours():
-    template, container = pod(made(*SETTINGS["everywhere"]), "Worker")
+    template, container = pod(job_of(*SETTINGS["everywhere"]), "Worker")
     paths = [mount["mountPath"] for mount in container["volumeMounts"]]
 
     assert len(set(paths)) == len(paths)
@@ -79,7 +79,7 @@ def test_a_users_volume_takes_the_place_of_one_of_ours():
 
 
 def test_who_sees_a_secret_is_the_pods_user_alone():
-    job = made("kubernetes.volumes.login={secret: s3, mount: /login}")
+    job = job_of("kubernetes.volumes.login={secret: s3, mount: /login}")
     for role in ("Launcher", "Worker"):
         spec = pod(job, role)[0]["spec"]
         sources = [volume.get("secret") or volume.get("configMap") for volume in spec["volumes"]]
@@ -107,7 +107,7 @@ def test_the_pods_user_reads_what_is_copied_whatever_the_checkouts_umask(name):
 
 @dataclass(frozen=True)
 class Worse:
-    where: str
+    path: str
     """Place in a pod, with slashes between."""
     value: Any
     says: str
@@ -134,14 +134,14 @@ class Worse:
         Worse("spec/containers/0/readinessProbe", {"tcpSocket": {"host": "a"}}, "worker.host"),
         Worse("spec/initContainers", [{"name": "first"}], "first.capabilities.drop"),
     ],
-    ids=lambda worse: f"{worse.where}={worse.value}"[:60],
+    ids=lambda worse: f"{worse.path}={worse.value}"[:60],
 )
 def test_the_standard_finds_what_is_worse(worse):
-    template = copy.deepcopy(pod(made(), "Worker")[0])
-    *places, last = worse.where.split("/")
-    found = template
+    template = copy.deepcopy(pod(job_of(), "Worker")[0])
+    *places, last = worse.path.split("/")
+    node = template
     for place in places:
-        found = found[int(place) if place.isdigit() else place]
-    found[int(last) if last.isdigit() else last] = worse.value
+        node = node[int(place) if place.isdigit() else place]
+    node[int(last) if last.isdigit() else last] = worse.value
 
-    assert [one for one in pod_security.violations(template) if worse.says in one]
+    assert [violation for violation in pod_security.violations(template) if worse.says in violation]

@@ -40,12 +40,12 @@ class Case:
     used: dict = field(default_factory=dict)
     short: dict = field(default_factory=dict)
     """Resources that there are too few of, and whether there never are enough."""
-    more: dict = field(default_factory=dict)
+    spec: dict = field(default_factory=dict)
 
 
 def quota_of(case):
     status = {"hard": case.hard, "used": case.used}
-    return {"metadata": {"name": "q"}, "spec": {"hard": case.hard, **case.more}, "status": status}
+    return {"metadata": {"name": "q"}, "spec": {"hard": case.hard, **case.spec}, "status": status}
 
 
 @pytest.mark.parametrize(
@@ -60,25 +60,25 @@ def quota_of(case):
         Case("too few cores", {"requests.cpu": "8"}, short={"requests.cpu": True}),
         Case("too low a limit", {"limits.memory": "8.25Gi"}, short={"limits.memory": True}),
         Case("too few GPUs", {f"requests.{GPU}": "3"}, short={f"requests.{GPU}": True}),
-        Case("for pods that end by themselves", {"pods": "0"}, more={"scopes": ["Terminating"]}),
+        Case("for pods that end by themselves", {"pods": "0"}, spec={"scopes": ["Terminating"]}),
         Case(
             "for pods such as ours",
             {"pods": "0"},
             short={"pods": True},
-            more={"scopes": ["NotTerminating"]},
+            spec={"scopes": ["NotTerminating"]},
         ),
         Case(
             "for a priority",
             {"pods": "0"},
-            more={"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass"}]}},
+            spec={"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass"}]}},
         ),
     ],
     ids=lambda case: case.name,
 )
 def test_what_pods_do_not_fit_in(case, mpijob):
-    found = shortages([quota_of(case)], mpijob)
+    missing = shortages([quota_of(case)], mpijob)
 
-    assert {shortage.resource: shortage.is_final for shortage in found} == case.short
+    assert {shortage.resource: shortage.is_final for shortage in missing} == case.short
 
 
 def test_a_quota_that_no_controller_has_looked_at_yet_counts(mpijob):

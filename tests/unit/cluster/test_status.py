@@ -5,7 +5,7 @@ import pytest
 from edl_horovod.cluster import status
 
 
-def job(*conditions, **more):
+def job(*conditions, **fields):
     return {
         "metadata": {"name": "mnist", "namespace": "ml", "creationTimestamp": ""},
         "spec": {
@@ -16,7 +16,7 @@ def job(*conditions, **more):
             "conditions": [
                 {"type": kind, "status": "True", "reason": reason} for kind, reason in conditions
             ],
-            **more,
+            **fields,
         },
     }
 
@@ -83,8 +83,8 @@ NOW = 1_800_000_000.0
 
 @pytest.mark.parametrize("role", ["launcher", "worker"])
 def test_a_pod_that_its_node_does_not_end_is_named_once_it_is_overdue(role):
-    def causes(**more):
-        seen = status.view(job(("Running", "x")), [leaving(role, **more)], now=NOW)
+    def causes(**fields):
+        seen = status.view(job(("Running", "x")), [leaving(role, **fields)], now=NOW)
         return [cause for cause in seen.waits_for if cause.object == f"Pod/mnist-{role}-0"]
 
     assert causes(ends_at=NOW + 20) == [], "it has its grace"

@@ -75,7 +75,9 @@ def test_a_display_that_fails_says_so_once_and_the_others_go_on(add, caplog):
     add("recording", seen.extend)
     with caplog.at_level(logging.WARNING):
         follow(job("failing", "recording"), EVENT, EVENT, EVENT)
-    assert [it for it in caplog.messages if "no such server" in it] == caplog.messages
+    assert [
+        message for message in caplog.messages if "no such server" in message
+    ] == caplog.messages
     assert len(caplog.messages) == 1
     assert seen == [EVENT] * 3
 
@@ -102,7 +104,7 @@ def test_a_job_waits_once_for_all_displays_that_hang(add, caplog, monkeypatch):
         thread.join(60)
     assert 0.5 <= seconds < 0.5 * len(names)
     assert len(caplog.messages) == len(names)
-    assert all("0.5 s" in it for it in caplog.messages)
+    assert all("0.5 s" in message for message in caplog.messages)
 
 
 def test_a_name_that_is_in_no_table_is_refused():

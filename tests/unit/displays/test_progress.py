@@ -27,8 +27,8 @@ def step(number: int, time: float) -> Recorded:
 
 def show(display: PlainDisplay, *events: Recorded) -> None:
     with display:
-        for one in events:
-            display([one])
+        for change in events:
+            display([change])
 
 
 def test_facts_tell_where_the_job_is():
@@ -139,7 +139,7 @@ def test_plain_lines_tell_every_notable_event():
 
 
 @pytest.mark.parametrize(
-    ("one", "line"),
+    ("change", "line"),
     [
         (
             event("reset", old_size=0, new_size=2, step=0, reason="start", seconds=1.0),
@@ -160,8 +160,8 @@ def test_plain_lines_tell_every_notable_event():
         (event("generation", generation=1, size=2, members=[], reason=""), ""),
     ],
 )
-def test_notable_events(one, line):
-    assert notable(one) == line
+def test_notable_events(change, line):
+    assert notable(change) == line
 
 
 def test_the_live_display_shows_bar_and_notable_lines(capsys):

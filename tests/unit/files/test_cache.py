@@ -55,13 +55,13 @@ def test_the_first_place_that_can_be_written_is_taken(tmp_path):
 def test_a_wait_is_told_and_bounded_and_leaves_the_lock_to_its_holder(tmp_path, monkeypatch):
     for name, seconds in (("LONGEST_WAIT_SECONDS", 0.2), ("_TELL_SECONDS", 0.05)):
         monkeypatch.setattr(cache, name, seconds)
-    path, told = tmp_path / "lock", []
+    path, messages = tmp_path / "lock", []
     with path.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with one_builder([path], told.append, doing="builds") as number:
+        with one_builder([path], messages.append, doing="builds") as number:
             assert number == 0
         assert path.exists()
-    assert "Another process builds" in told[0]
+    assert "Another process builds" in messages[0]
 
 
 def test_without_locks_everybody_builds(tmp_path, monkeypatch):

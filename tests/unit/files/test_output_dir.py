@@ -177,8 +177,8 @@ def test_a_job_replaces_its_own_output_and_no_other_job_s(tmp_path, name):
     output, is_file = tmp_path / name, name.endswith(".recordio")
 
     def write(text: str, job: str) -> None:
-        with staged(output, overwrite=False, is_file=is_file, job=job) as made:
-            (made if is_file else made / "part.recordio").write_text(text)
+        with staged(output, overwrite=False, is_file=is_file, job=job) as staging:
+            (staging if is_file else staging / "part.recordio").write_text(text)
 
     def written() -> str:
         return (output if is_file else output / "part.recordio").read_text()
@@ -204,12 +204,12 @@ def test_an_output_that_cannot_be_made_is_an_output_error(tmp_path):
 
 def test_a_folder_filled_elsewhere_takes_the_output_s_place(old, tmp_path):
     publish = functools.partial(output_dir.publish, kind=KIND, old=tmp_path / "made.old")
-    made = tmp_path / "made"
-    made.mkdir()
-    (made / "part.recordio").write_text("new")
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "part.recordio").write_text("new")
     with pytest.raises(OutputError, match="overwrite=true"):
-        publish(made, old, overwrite=False)
-    publish(made, old, overwrite=True)
+        publish(folder, old, overwrite=False)
+    publish(folder, old, overwrite=True)
     assert names(old) == [marker.NAME, "part.recordio"]
     assert names(tmp_path) == ["output"]
 
@@ -366,9 +366,9 @@ def test_what_is_not_provably_of_a_dead_process_of_this_machine_stays(tmp_path, 
     said = marker.read(left / marker.NAME)
     assert said is not None
     if change in said:
-        more = {key: value for key, value in said.items() if key not in ("format", "kind")}
+        fields = {key: value for key, value in said.items() if key not in ("format", "kind")}
         kind = "another" if change == "kind" else said["kind"]
-        marker.write(left, kind, **({**more, change: "another"} if change in more else more))
+        marker.write(left, kind, **({**fields, change: "another"} if change in fields else fields))
     elif change == "renamed":
         left = left.rename(f"{str(left)[:-4]}0000")
     else:

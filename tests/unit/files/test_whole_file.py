@@ -156,8 +156,8 @@ def test_a_file_that_is_not_there_is_no_damage(tmp_path):
 def test_the_error_of_a_damaged_file_names_it_with_the_problem_and_advice(
     tmp_path, content, problem
 ):
-    def parse(found):
-        raise ValueError(f"it has {len(found) or 'no'} state")
+    def parse(value):
+        raise ValueError(f"it has {len(value) or 'no'} state")
 
     (tmp_path / "result.json").write_bytes(content)
     with pytest.raises(JobFailed) as caught:

@@ -39,10 +39,10 @@ def test_the_newest_account_of_each_process_counts():
         account(20, "host:0", 1, building=4.0, computing=12.0, exchange=4.0),
         account(21, "host:1", 2, doing="", building=5.0, computing=14.0, applying=1.0),
     ]
-    found = summarize(events).account
-    assert found.seconds == {"building": 9.0, "computing": 26.0, "exchange": 4.0, "applying": 1.0}
-    assert found.goodput == 31 / 40
-    assert [(rank.worker, rank.began, rank.doing) for rank in found.ranks] == [
+    total = summarize(events).account
+    assert total.seconds == {"building": 9.0, "computing": 26.0, "exchange": 4.0, "applying": 1.0}
+    assert total.goodput == 31 / 40
+    assert [(rank.worker, rank.began, rank.doing) for rank in total.ranks] == [
         ("host:0", 0.0, "computing"),
         ("host:1", 1.0, ""),
     ]
@@ -57,9 +57,9 @@ def test_the_time_up_to_a_sudden_end_is_a_cause_of_its_own(state):
         missed(13, "host:1"),  # Of the same process, which is told twice.
         account(20, "host:1", 3, building=6.0),
     ]
-    found = summarize(events).account
-    assert found.seconds == {"building": 6.0, "computing": 20.0, LOST: 2.5}
-    assert [(rank.pid, rank.until, rank.doing) for rank in found.ranks] == [
+    total = summarize(events).account
+    assert total.seconds == {"building": 6.0, "computing": 20.0, LOST: 2.5}
+    assert [(rank.pid, rank.until, rank.doing) for rank in total.ranks] == [
         (1, 10, "computing"),
         (2, 12.5, ""),
         (3, 20, "computing"),
@@ -69,15 +69,15 @@ def test_the_time_up_to_a_sudden_end_is_a_cause_of_its_own(state):
 @pytest.mark.parametrize("jump", [-7200.0, 7200.0])
 def test_a_clock_that_is_set_invents_and_hides_no_lost_time(jump):
     """Before the last account, which goes on with a step of 1.5 s."""
-    found = summarize(
+    total = summarize(
         [
             account(8010, "host:0", 1, began=8000.0, age=10.0, computing=10.0),
             account(8020 + jump, "host:0", 1, began=8000.0, age=20.0, computing=18.5),
             missed(8022.5 + jump, "host:0"),
         ]
     ).account
-    assert found.seconds == {"computing": 18.5, LOST: 4.0}
-    assert [rank.age for rank in found.ranks] == [22.5]
+    assert total.seconds == {"computing": 18.5, LOST: 4.0}
+    assert [rank.age for rank in total.ranks] == [22.5]
 
 
 def test_the_clock_of_another_host_that_is_behind_makes_no_life_shorter():
@@ -97,8 +97,8 @@ def test_the_time_since_the_last_progress_of_one_that_hung_is_no_unknown_time():
         hung(45, "host:1", 30.0),
         missed(50, "host:1"),
     ]
-    found = summarize(events).account
-    assert found.seconds == {"computing": 10.0, "hung": 35.0, LOST: 5.0}
+    total = summarize(events).account
+    assert total.seconds == {"computing": 10.0, "hung": 35.0, LOST: 5.0}
 
 
 def test_one_that_came_back_is_not_said_to_have_hung():
@@ -117,18 +117,18 @@ def test_a_process_without_a_last_word_has_ended_when_its_worker_has_a_newer_one
         account(7300, "host:0", 2, computing=10.0),
         missed(7302, "host:0"),
     ]
-    found = summarize(events).account
-    assert found.seconds == {"building": 10.0, "computing": 10.0, LOST: 2.0}
-    assert [rank.doing for rank in found.ranks] == ["", ""]
+    total = summarize(events).account
+    assert total.seconds == {"building": 10.0, "computing": 10.0, LOST: 2.0}
+    assert [rank.doing for rank in total.ranks] == ["", ""]
 
 
 @pytest.mark.parametrize("state", ["finished", "failed", "suspended", "lost"])
 def test_no_process_outlives_its_job(state):
     end = Recorded(20, "launcher", JobEvent(state=state))
-    found = summarize([account(10, "host:0", 1, doing="building", building=10.0), end]).account
-    assert [rank.doing for rank in found.ranks] == [""]
+    total = summarize([account(10, "host:0", 1, doing="building", building=10.0), end]).account
+    assert [rank.doing for rank in total.ranks] == [""]
     # As a rank under mpirun, whose end is that of all: it writes no last account then.
-    assert found.seconds == {"building": 10.0, LOST: 10.0}
+    assert total.seconds == {"building": 10.0, LOST: 10.0}
 
 
 def test_a_rank_that_outlives_the_jobs_event_for_a_moment_has_the_last_word():
@@ -177,9 +177,9 @@ def test_a_pid_that_is_used_again_is_another_process():
 
 
 def test_causes_of_another_version_are_not_counted_as_steps():
-    found = summarize([account(10, "host:0", 1, computing=5.0, daydreaming=5.0)]).account
-    assert found.seconds == {"computing": 5.0, "daydreaming": 5.0}
-    assert found.goodput == 0.5
+    total = summarize([account(10, "host:0", 1, computing=5.0, daydreaming=5.0)]).account
+    assert total.seconds == {"computing": 5.0, "daydreaming": 5.0}
+    assert total.goodput == 0.5
 
 
 def test_a_job_without_accounts_has_no_goodput():

@@ -36,10 +36,10 @@ OURS = (
 
 
 def plan_of(folder, *overrides, task="train"):
-    given = {"train": [f"model_zoo={folder}/zoo", "model_def=m"]}
-    where = [f"output={folder}/out", f"job_dir={folder}/job", "data=/d"]
-    model = given.get(task, [f"trained_model={folder}/model"])
-    return LocalTarget().plan(config_of(task, [*where, *model, *overrides]))
+    models = {"train": [f"model_zoo={folder}/zoo", "model_def=m"]}
+    paths = [f"output={folder}/out", f"job_dir={folder}/job", "data=/d"]
+    model = models.get(task, [f"trained_model={folder}/model"])
+    return LocalTarget().plan(config_of(task, [*paths, *model, *overrides]))
 
 
 def take(plan):
@@ -103,8 +103,8 @@ def test_an_empty_folder_and_an_earlier_job_s_are_taken(tmp_path):
     ],
 )
 def test_a_finished_job_of_another_model_is_not_taken_for_granted(tmp_path, first, second):
-    def plan(task="train", overrides=(), more=()):
-        return plan_of(tmp_path, *overrides, *more, task=task)
+    def plan(task="train", overrides=(), extra=()):
+        return plan_of(tmp_path, *overrides, *extra, task=task)
 
     take(plan(**first))
     end_well(plan())
@@ -114,7 +114,7 @@ def test_a_finished_job_of_another_model_is_not_taken_for_granted(tmp_path, firs
     ):
         take(plan(**second))
     assert contents(tmp_path / "job") == before
-    take(plan(**second, more=["overwrite=true"]))
+    take(plan(**second, extra=["overwrite=true"]))
 
 
 def test_a_job_of_the_same_model_with_other_settings_takes_it(tmp_path):
@@ -228,9 +228,9 @@ def contents_at(job_dir, moment):
         else:
             path.write_text(name)
     job_dir.clear(moment)
-    there = {name for name in (*FILES, *FOLDERS) if getattr(job_dir, name).exists()}
-    empty = {name for name in FILES if name in there and not getattr(job_dir, name).read_text()}
-    return there - empty, empty
+    present = {name for name in (*FILES, *FOLDERS) if getattr(job_dir, name).exists()}
+    empty = {name for name in FILES if name in present and not getattr(job_dir, name).read_text()}
+    return present - empty, empty
 
 
 FILES = (
@@ -242,8 +242,8 @@ ALWAYS_KEPT = {"marker", "config", "secret", "checkpoints", "warm"}
 
 
 def test_a_job_that_starts_finds_nothing_that_an_earlier_one_would_be_told_by(tmp_path):
-    kept, emptied = contents_at(JobDir(tmp_path), "at_start")
-    assert (kept, emptied) == ({*ALWAYS_KEPT, "launcher_pid", "job_id"}, {"events"})
+    left, emptied = contents_at(JobDir(tmp_path), "at_start")
+    assert (left, emptied) == ({*ALWAYS_KEPT, "launcher_pid", "job_id"}, {"events"})
 
 
 def test_a_job_that_goes_on_from_a_checkpoint_goes_on_with_its_ledger(tmp_path):
@@ -256,13 +256,13 @@ def test_a_job_that_goes_on_from_a_checkpoint_goes_on_with_its_ledger(tmp_path):
 
 
 def test_a_ring_that_was_lost_with_its_launcher_leaves_all_but_its_failure(tmp_path):
-    kept, emptied = contents_at(JobDir(tmp_path), "at_takeover")
-    assert ({*FILES, *FOLDERS} - kept, emptied) == ({"result", "ledger"}, set())
+    left, emptied = contents_at(JobDir(tmp_path), "at_takeover")
+    assert ({*FILES, *FOLDERS} - left, emptied) == ({"result", "ledger"}, set())
 
 
 def test_a_job_that_ends_leaves_all_but_its_secret(tmp_path):
-    kept, emptied = contents_at(JobDir(tmp_path), "at_end")
-    assert ({*FILES, *FOLDERS} - kept, emptied) == ({"secret", "launcher_pid"}, {"launcher_pid"})
+    left, emptied = contents_at(JobDir(tmp_path), "at_end")
+    assert ({*FILES, *FOLDERS} - left, emptied) == ({"secret", "launcher_pid"}, {"launcher_pid"})
 
 
 def names_in(tree, names):
@@ -290,10 +290,10 @@ def test_no_other_module_spells_the_name_of_a_file_in_it():
         "files/marker.py": {marker.NAME},  # In every folder of ours.
         "cluster/pods.py": {"/secret"},  # Of a volume.
     }
-    found = {}
+    spelled_in = {}
     for path in package.rglob("*.py"):
         module = path.relative_to(package).as_posix()
         spelled = set(names_in(ast.parse(path.read_text()), names)) - elsewhere.get(module, set())
         if spelled and module != "job/directory.py":
-            found[module] = spelled
-    assert found == {}
+            spelled_in[module] = spelled
+    assert spelled_in == {}

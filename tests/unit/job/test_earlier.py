@@ -112,9 +112,9 @@ def job(tmp_path):
         path = checkpoint_files.path_of(tmp_path / "checkpoints", step)
         write_tensors(path, {"w": np.zeros(3)}, {"step": str(step), "facts": facts})
 
-    def settings(*more):
-        given = ["data=d", "model_def=m", "output=/o", f"job_dir={tmp_path}", "resume=auto"]
-        return config_of("train", [*given, *more])
+    def settings(*overrides):
+        usual = ["data=d", "model_def=m", "output=/o", f"job_dir={tmp_path}", "resume=auto"]
+        return config_of("train", [*usual, *overrides])
 
     return settings
 

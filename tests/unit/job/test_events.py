@@ -20,8 +20,8 @@ def path(tmp_path):
     return tmp_path / "events.jsonl"
 
 
-def steps(found):
-    return [event.step for _, _, event in found]
+def steps(entries):
+    return [event.step for _, _, event in entries]
 
 
 def test_what_was_written_is_read(path):
@@ -30,12 +30,12 @@ def test_what_was_written_is_read(path):
     written.append(event("evaluation", parties={"north": {"loss": 0.5}, "west": {"loss": 2.0}}))
     written.append(event("worker", state="hung", pid=7))
     with EventLog(path, "launcher") as log:
-        for one in written:
-            log.write(one)
-    found = events.read(path)
-    assert [recorded.event for recorded in found] == written
-    assert {recorded.source for recorded in found} == {"launcher"}
-    assert found[0].time <= found[1].time
+        for entry in written:
+            log.write(entry)
+    entries = events.read(path)
+    assert [recorded.event for recorded in entries] == written
+    assert {recorded.source for recorded in entries} == {"launcher"}
+    assert entries[0].time <= entries[1].time
 
 
 def test_no_log_has_no_events(path):
@@ -46,15 +46,15 @@ def test_no_log_has_no_events(path):
 def test_a_log_knows_what_anybody_wrote(path):
     with EventLog(path, "a") as first, EventLog(path, "b") as second:
         first.write(event("evaluation", step=7))
-        assert second.has(lambda one: one == event("evaluation", step=7))
-        assert not second.has(lambda one: one.kind == "step")
+        assert second.has(lambda entry: entry == event("evaluation", step=7))
+        assert not second.has(lambda entry: entry.kind == "step")
 
 
 def test_a_log_that_cannot_be_read_knows_nothing_and_stops_nobody(path, caplog):
     with EventLog(path, "a") as log:
         path.unlink()
         path.mkdir()
-        assert not log.has(lambda one: True)
+        assert not log.has(lambda entry: True)
     assert "cannot be read" in caplog.text
 
 
@@ -165,8 +165,8 @@ def test_the_log_s_format_is_that_of_earlier_versions():
         '"epoch": 0, "loss": null, "records_per_second": 12.5, "records_seen": 96, "size": 2, '
         '"metrics": {"auc": 0.5}}\n'
     )
-    found = events.parse(line)
-    assert found == events.Recorded(
+    parsed = events.parse(line)
+    assert parsed == events.Recorded(
         1.5,
         "localhost:0",
         events.StepEvent(
@@ -180,7 +180,7 @@ def test_the_log_s_format_is_that_of_earlier_versions():
             metrics={"auc": 0.5},
         ),
     )
-    assert line_of(found) == line
+    assert line_of(parsed) == line
 
 
 def test_numbers_that_are_not_finite_are_null_in_the_log():
@@ -230,11 +230,11 @@ def test_lines_of_many_writers_do_not_mix(path):
         thread.start()
     for thread in threads:
         thread.join()
-    found = events.read(path)
-    assert len(found) == 800
-    for source in {source for _, source, _ in found}:
-        told = [event.message for _, who, event in found if who == source]
-        assert [int(message.split()[0]) for message in told] == list(range(100))
+    entries = events.read(path)
+    assert len(entries) == 800
+    for source in {source for _, source, _ in entries}:
+        messages = [event.message for _, who, event in entries if who == source]
+        assert [int(message.split()[0]) for message in messages] == list(range(100))
 
 
 def test_closing_twice_is_nothing(path):
@@ -252,6 +252,6 @@ def test_an_event_that_several_processes_have_is_written_once(path):
     command = [sys.executable, "-c", code, str(path)]
     started = [subprocess.Popen(command) for _ in range(4)]
     assert [process.wait(60) for process in started] == [0] * 4
-    assert [each.event.message for each in events.read(path)] == [
+    assert [entry.event.message for entry in events.read(path)] == [
         str(number) for number in range(50)
     ]

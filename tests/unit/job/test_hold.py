@@ -79,10 +79,10 @@ def test_the_settings_of_a_job_are_its_owners_alone(plan):
     mask = os.umask(0o022)
     try:
         with held(plan, is_takeover=False):
-            found = stat.S_IMODE((plan.job_dir.config).stat().st_mode)
+            mode = stat.S_IMODE((plan.job_dir.config).stat().st_mode)
     finally:
         os.umask(mask)
-    assert found == 0o600
+    assert mode == 0o600
 
 
 @pytest.fixture
@@ -165,9 +165,9 @@ def test_a_worker_that_was_there_before_its_launcher_is_heard(plan):
         early.write(event("worker"))
         with held(plan, is_takeover=False):
             early.write(event("step"))
-            told = events.read(plan.job_dir.events)
+            entries = events.read(plan.job_dir.events)
 
-    assert [recorded.event.kind for recorded in told] == ["step"]
+    assert [recorded.event.kind for recorded in entries] == ["step"]
 
 
 def test_a_launcher_that_comes_as_another_one_ends_holds_nothing_that_a_third_one_has(

@@ -24,5 +24,5 @@ def test_warnings_about_the_result_are_events_once_a_job(tmp_path):
             logging.getLogger("edl_horovod.records.files.remote").warning("try 1 of 5 failed")
             logging.getLogger("tensorflow").warning("deprecated")
 
-    told = [each.event for each in events.read(path)]
-    assert told == [events.LogEvent(message="left out 3"), events.LogEvent(message="no loss")]
+    logged = [entry.event for entry in events.read(path)]
+    assert logged == [events.LogEvent(message="left out 3"), events.LogEvent(message="no loss")]

@@ -58,7 +58,7 @@ def test_a_metric_that_is_not_finite_stays_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "problem"),
     [
         ("", "it is empty"),
         ("{}", "its state is neither finished nor failed"),
@@ -71,10 +71,10 @@ def test_a_metric_that_is_not_finite_stays_so(tmp_path):
         ('{"state": "failed", "error": "DataError"}', "the field 'message' is missing"),
     ],
 )
-def test_a_damaged_file_is_reported_with_what_is_wrong_with_it(tmp_path, text, what):
+def test_a_damaged_file_is_reported_with_what_is_wrong_with_it(tmp_path, text, problem):
     (tmp_path / "result.json").write_text(text)
 
-    with pytest.raises(JobFailed, match=rf"damaged: {what}\. Received: .*result\.json"):
+    with pytest.raises(JobFailed, match=rf"damaged: {problem}\. Received: .*result\.json"):
         outcome.load(tmp_path / "result.json")
 
 

@@ -22,8 +22,8 @@ def place(tmp_path, monkeypatch):
 
 
 def check(task, *overrides):
-    given = {"train": ["model_zoo=zoo", "model_def=m"]}.get(task, ["trained_model=model"])
-    check_inputs(with_job_dir(config_of(task, ["data=ds/train.recordio", *given, *overrides])))
+    models = {"train": ["model_zoo=zoo", "model_def=m"]}.get(task, ["trained_model=model"])
+    check_inputs(with_job_dir(config_of(task, ["data=ds/train.recordio", *models, *overrides])))
 
 
 def contents(folder):
@@ -104,7 +104,7 @@ def test_an_output_that_is_or_holds_or_lies_in_what_is_read_is_refused(place, ta
 def test_an_output_of_its_own_is_taken(place, overrides, monkeypatch):
     from edl_horovod.supervisor import run as job
 
-    monkeypatch.setattr(job, "check_sources", lambda *given: None)  # There is no such bucket.
+    monkeypatch.setattr(job, "check_sources", lambda *_: None)  # There is no such bucket.
     check("train", *overrides)
 
 

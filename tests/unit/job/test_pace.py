@@ -23,17 +23,17 @@ def slowest(*events):
 
 
 def test_a_rank_is_measured_without_its_waits_for_others():
-    found = slowest(
+    rank = slowest(
         ring(3),
         account("a:0", 10, computing=1.0, exchange=4.0),
         account("a:1", 10, computing=4.0, input=1.0, exchange=0.0),
         account("a:2", 10, computing=1.0, exchange=4.0),
     )
-    assert (found.worker, found.step_seconds) == ("a:1", 0.5)
-    assert found.score == pytest.approx(0.2)
-    assert found.score_of_past is None
-    assert "a:1 (pid 1)" in str(found)
-    assert "20% of the others' speed" in str(found)
+    assert (rank.worker, rank.step_seconds) == ("a:1", 0.5)
+    assert rank.score == pytest.approx(0.2)
+    assert rank.score_of_past is None
+    assert "a:1 (pid 1)" in str(rank)
+    assert "20% of the others' speed" in str(rank)
 
 
 def test_a_rank_is_measured_against_its_own_past():
@@ -42,10 +42,10 @@ def test_a_rank_is_measured_against_its_own_past():
     for number in range(1, 31):
         seconds += 1.0 if number <= 25 else 2.0
         events.append(account("a:1", 100 * number, computing=seconds))
-    found = slowest(*events)
-    assert found.worker == "a:1"
-    assert found.score_of_past == pytest.approx(0.5)
-    assert "50% of its own speed" in str(found)
+    rank = slowest(*events)
+    assert rank.worker == "a:1"
+    assert rank.score_of_past == pytest.approx(0.5)
+    assert "50% of its own speed" in str(rank)
 
 
 @pytest.mark.parametrize("seconds_in_small_ring", [1.0, 2.0])
@@ -69,14 +69,17 @@ def test_ranks_are_compared_within_the_same_ring():
     events = [ring(2)]
     old, new = ("a:0", "a:1"), [f"b:{slot}" for slot in range(6)]
     for number in range(1, 101):
-        events += [account(it, 100 * number, 0.5 * number, computing=10.0 * number) for it in old]
+        events += [
+            account(worker, 100 * number, 0.5 * number, computing=10.0 * number) for worker in old
+        ]
     events.append(ring(8))
     for number in range(1, 101):
-        own, waits = 2.5 * number, 1.5 * number
+        spent, waits = 2.5 * number, 1.5 * number
         events += [
-            account(it, 10_000 + 100 * number, 50.0 + waits, computing=1000.0 + own) for it in old
+            account(worker, 10_000 + 100 * number, 50.0 + waits, computing=1000.0 + spent)
+            for worker in old
         ]
-        events += [account(it, 100 * number, waits, computing=own) for it in new]
+        events += [account(worker, 100 * number, waits, computing=spent) for worker in new]
     assert slowest(*events).score == pytest.approx(1.0)
 
 
@@ -85,8 +88,8 @@ def test_a_rank_that_is_slow_in_any_of_its_rings_is_slow():
     events += [account("a:1", 100, 0.0, computing=10.0)]
     events += [ring(2), account("a:0", 100, 9.0, computing=1.0)]
     events += [account("a:0", 200, 10.0, computing=10.0), account("c:0", 100, computing=9.0)]
-    found = slowest(*events)
-    assert (found.worker, found.score) == ("a:1", pytest.approx(0.1))
+    rank = slowest(*events)
+    assert (rank.worker, rank.score) == ("a:1", pytest.approx(0.1))
 
 
 def test_steps_in_two_rings_count_in_neither():
@@ -126,10 +129,10 @@ def test_without_two_ranks_that_did_steps_none_is_slow(events):
 
 
 def test_a_rank_that_did_but_a_few_steps_is_not_measured():
-    found = slowest(
+    rank = slowest(
         ring(2),
         account("a:0", 100, computing=10.0),
         account("a:1", 9, computing=5.0, exchange=0.0),
         account("b:1", 90, computing=10.0, exchange=0.5),
     )
-    assert found.worker == "b:1"
+    assert rank.worker == "b:1"

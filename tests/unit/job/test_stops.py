@@ -15,9 +15,9 @@ RING = recorded(
 AFTER = recorded("generation", generation=4, size=2, members=("a:0", "b:0"), is_formed=True)
 
 
-def worker(name, state, message="", **more):
+def worker(name, state, message="", **fields):
     return recorded(
-        "worker", 10.0, "coordinator", worker=name, state=state, message=message, **more
+        "worker", 10.0, "coordinator", worker=name, state=state, message=message, **fields
     )
 
 
@@ -67,15 +67,15 @@ def test_it_says_where_in_the_users_code_a_rank_hung():
 
 def test_the_next_process_of_a_slot_may_be_lost_as_well():
     again = recorded("generation", generation=5, size=3, members=RING.event.members, is_formed=True)
-    found = stops(RING, *KILLED, AFTER, worker("b:1", "warm"), again, worker("b:1", "lost"))
-    assert [(stop.generation, stop.end) for stop in found] == [(3, "ended with SIGKILL"), (5, "")]
+    losses = stops(RING, *KILLED, AFTER, worker("b:1", "warm"), again, worker("b:1", "lost"))
+    assert [(stop.generation, stop.end) for stop in losses] == [(3, "ended with SIGKILL"), (5, "")]
 
 
 def test_one_that_hung_and_came_back_may_be_lost_later():
-    found = stops(
+    losses = stops(
         RING, worker("b:1", "hung", "no sign of life for 30 s", pid=7), RING, worker("b:1", "lost")
     )
-    assert [stop.hung for stop in found] == ["no sign of life for 30 s", ""]
+    assert [stop.hung for stop in losses] == ["no sign of life for 30 s", ""]
 
 
 def test_one_of_which_only_the_connection_was_lost_did_not_stop_the_ring():
@@ -88,8 +88,8 @@ def test_one_of_which_only_the_connection_was_lost_did_not_stop_the_ring():
 
 def test_one_that_hung_and_returned_may_be_lost_later():
     hung = worker("b:1", "hung", "no sign of life for 30 s", pid=7)
-    found = stops(RING, hung, worker("b:1", "lost"), worker("b:1", "returned"), KILLED[0])
-    assert [stop.hung for stop in found] == ["no sign of life for 30 s", ""]
+    losses = stops(RING, hung, worker("b:1", "lost"), worker("b:1", "returned"), KILLED[0])
+    assert [stop.hung for stop in losses] == ["no sign of life for 30 s", ""]
 
 
 def test_a_worker_that_leaves_or_is_in_no_ring_stops_none():

@@ -32,12 +32,12 @@ def trace_of(job_dir):
 
 
 def slices(trace):
-    return [it for it in trace["traceEvents"] if it["ph"] == "X"]
+    return [entry for entry in trace["traceEvents"] if entry["ph"] == "X"]
 
 
 def names(trace):
-    metadata = [it for it in trace["traceEvents"] if it["name"] == "process_name"]
-    return {it["pid"]: it["args"]["name"].partition(",")[0] for it in metadata}
+    metadata = [entry for entry in trace["traceEvents"] if entry["name"] == "process_name"]
+    return {entry["pid"]: entry["args"]["name"].partition(",")[0] for entry in metadata}
 
 
 def test_a_phase_has_its_causes_one_after_the_other(job_dir):
@@ -46,10 +46,11 @@ def test_a_phase_has_its_causes_one_after_the_other(job_dir):
     timeline.add_phase("step 4", "computing", 16.0, 17.0, {"redone": 1.0})
     keep(timeline, job_dir)
     write(job_dir)
-    found = [
-        (it["name"], it["ts"], it["dur"], it["args"]["phase"]) for it in slices(trace_of(job_dir))
+    phases = [
+        (entry["name"], entry["ts"], entry["dur"], entry["args"]["phase"])
+        for entry in slices(trace_of(job_dir))
     ]
-    assert found == [
+    assert phases == [
         ("computing", 0, 3_000_000, "step 3"),
         ("exchange", 3_000_000, 2_000_000, "step 3"),
         ("applying", 5_000_000, 1_000_000, "step 3"),
@@ -62,15 +63,19 @@ def test_clocks_of_hosts_are_aligned_by_the_exchange_that_took_the_least_time(jo
     # The coordinator's clock is 1,000 s ahead of the first host's, and 40 s behind the second's.
     for worker, ahead in (("near:0", 1000.0), ("far:0", -40.0)):
         timeline = Timeline()
-        for there, back in ((0.001, 0.001), (0.0, 0.4), (0.002, 0.002)):
-            heard = 100.0 + there + ahead
-            timeline.add_exchange(100.0, heard, heard + 2, 102.0 + there + back)
+        for outward, back in ((0.001, 0.001), (0.0, 0.4), (0.002, 0.002)):
+            heard = 100.0 + outward + ahead
+            timeline.add_exchange(100.0, heard, heard + 2, 102.0 + outward + back)
         timeline.add_phase("step 0", "computing", 105.0 - ahead, 106.0 - ahead, {})
         keep(timeline, job_dir, worker)
     write(job_dir)
     trace = trace_of(job_dir)
-    assert [it["ts"] for it in slices(trace)] == pytest.approx([0, 0], abs=1)
-    labels = [it["args"]["labels"] for it in trace["traceEvents"] if it["name"] == "process_labels"]
+    assert [entry["ts"] for entry in slices(trace)] == pytest.approx([0, 0], abs=1)
+    labels = [
+        entry["args"]["labels"]
+        for entry in trace["traceEvents"]
+        if entry["name"] == "process_labels"
+    ]
     assert all("1.00 ms" in label for label in labels)
 
 
@@ -90,11 +95,13 @@ def test_resets_and_checkpoints_come_from_the_events(job_dir):
         log.write(event("worker", worker="host:1", state="lost"))
     write(job_dir)
     trace = trace_of(job_dir)
-    by_process = {names(trace)[it["pid"]]: it for it in slices(trace) if it["name"] != "building"}
+    by_process = {
+        names(trace)[entry["pid"]]: entry for entry in slices(trace) if entry["name"] != "building"
+    }
     assert by_process["job"]["dur"] == 500_000
     assert by_process["job"]["args"]["reason"] == "host:1 lost"
     assert (by_process["host:0"]["dur"], by_process["host:0"]["args"]["bytes"]) == (250_000, 9)
-    assert "host:1 lost" in [it["name"] for it in trace["traceEvents"] if it["ph"] == "i"]
+    assert "host:1 lost" in [entry["name"] for entry in trace["traceEvents"] if entry["ph"] == "i"]
 
 
 def test_sums_of_buckets_may_overlap(job_dir):
@@ -103,10 +110,10 @@ def test_sums_of_buckets_may_overlap(job_dir):
     timeline.add_reductions([("a", -1.0, 0.5), ("b", -0.5, 0.75)], 6.0)
     keep(timeline, job_dir)
     write(job_dir)
-    spans = [it for it in trace_of(job_dir)["traceEvents"] if it["ph"] in "be"]
-    by_id = {it["id"]: {} for it in spans}
-    for it in spans:
-        by_id[it["id"]][it["ph"]] = it["ts"]
+    spans = [span for span in trace_of(job_dir)["traceEvents"] if span["ph"] in "be"]
+    by_id = {span["id"]: {} for span in spans}
+    for span in spans:
+        by_id[span["id"]][span["ph"]] = span["ts"]
     assert list(by_id.values()) == [{"b": 0, "e": 1_500_000}, {"b": 500_000, "e": 1_750_000}]
 
 
@@ -121,7 +128,7 @@ def test_what_is_left_out_is_said(job_dir, monkeypatch, caplog, limit):
     trace = trace_of(job_dir)
     assert len(slices(trace)) == 3
     assert "host:0" in trace["otherData"]["left out"][0]
-    assert [it["name"] for it in trace["traceEvents"] if it["ph"] == "i"]
+    assert [entry["name"] for entry in trace["traceEvents"] if entry["ph"] == "i"]
     assert "host:0" in caplog.text
 
 
@@ -134,7 +141,7 @@ def test_what_a_killed_process_left_is_read(job_dir):
         stream.write(b'["doing", "comp')
     (job_dir.timeline_parts / "0.host:1.5.jsonl").touch()
     write(job_dir)
-    assert [it["name"] for it in slices(trace_of(job_dir))] == ["input"]
+    assert [entry["name"] for entry in slices(trace_of(job_dir))] == ["input"]
 
 
 def test_a_full_disk_is_left_to_others(job_dir, caplog):

@@ -297,7 +297,7 @@ def test_a_stop_of_a_static_ring_says_that_it_saves_nothing(
     client.stop(job.path, wait=False)
 
     launcher.end()
-    assert [one.message.partition(";")[0] for one in caplog.records] == warnings * [
+    assert [record.message.partition(";")[0] for record in caplog.records] == warnings * [
         "The stop saves no checkpoint"
     ]
 

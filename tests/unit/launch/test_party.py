@@ -78,8 +78,8 @@ def test_a_party_and_its_coordinator_must_agree_on_encryption(tmp_path, is_bare)
 def test_sums_take_the_interface_from_which_a_party_reaches_the_coordinator(tmp_path):
     addresses = {
         address.address: name
-        for name, found in psutil.net_if_addrs().items()
-        for address in found
+        for name, interface in psutil.net_if_addrs().items()
+        for address in interface
         if address.family is socket.AF_INET
     }
     for address, name in addresses.items():

@@ -24,13 +24,13 @@ def make_plan(config):
     return find(config.launch.kind).plan(config)
 
 
-def job(*, np=2, kind="local", threads=0, batch_size=64, lanes=0, **more):
-    given = {"task": "train", "data": "d", "output": "/out/model", "model_def": "m", **more}
+def job(*, np=2, kind="local", threads=0, batch_size=64, lanes=0, **settings):
+    fields = {"task": "train", "data": "d", "output": "/out/model", "model_def": "m", **settings}
     return JobConfig(
         launch=LaunchConfig(np=np, kind=kind, threads_per_rank=threads),
         train=TrainConfig(batch_size=batch_size),
         data_plan=DataConfig(**({"lanes": lanes} if lanes else {})),
-        **given,
+        **fields,
     )
 
 
@@ -74,14 +74,14 @@ def test_the_secret_is_named_and_never_on_a_command_line():
 
 
 @pytest.mark.parametrize(
-    ("np", "threads", "cores", "given"),
+    ("np", "threads", "cores", "expected"),
     [(2, 0, 8, "4"), (3, 0, 8, "2"), (8, 0, 2, "1"), (2, 3, 8, "3")],
 )
-def test_ranks_share_the_cores_unless_told_otherwise(monkeypatch, np, threads, cores, given):
+def test_ranks_share_the_cores_unless_told_otherwise(monkeypatch, np, threads, cores, expected):
     monkeypatch.setattr(local.os, "sched_getaffinity", lambda _: set(range(cores)))
     environment = make_plan(job(np=np, threads=threads)).worker.environment
-    assert environment["TF_NUM_INTRAOP_THREADS"] == environment["OMP_NUM_THREADS"] == given
-    assert int(environment["TF_NUM_INTEROP_THREADS"]) == int(given) + 1
+    assert environment["TF_NUM_INTRAOP_THREADS"] == environment["OMP_NUM_THREADS"] == expected
+    assert int(environment["TF_NUM_INTEROP_THREADS"]) == int(expected) + 1
 
 
 @pytest.mark.parametrize("user", [0, 1000])

@@ -225,9 +225,14 @@ def test_a_missing_record_is_named_with_its_step_generation_and_rank(job):
     job.done(["a", "b"], 1)
     job.steps(["a", "b"], 2, STEPS)
     job.leave(["a", "b"], STEPS, is_over=True)
-    found = only(job.prove())
-    assert (found.kind, found.generation, found.step, found.rank) == ("missing", 2, 1, 1)
-    assert found.records == (job.ids(1, 1, 2)[0],)
+    violation = only(job.prove())
+    assert (violation.kind, violation.generation, violation.step, violation.rank) == (
+        "missing",
+        2,
+        1,
+        1,
+    )
+    assert violation.records == (job.ids(1, 1, 2)[0],)
 
 
 def test_a_doubled_record_is_named_on_each_rank_that_gave_it(job):
@@ -246,8 +251,13 @@ def test_a_foreign_record_is_named(job):
     job.begin(["a"], 0)
     job.give(["a"], 0, lambda _, ids: np.append(ids, 999))
     job.done(["a"], 0)
-    found = only(job.prove())
-    assert (found.kind, found.step, found.rank, found.records) == ("foreign", 0, 0, (999,))
+    violation = only(job.prove())
+    assert (violation.kind, violation.step, violation.rank, violation.records) == (
+        "foreign",
+        0,
+        0,
+        (999,),
+    )
 
 
 def test_a_step_that_is_left_out_is_a_gap(job):
@@ -275,8 +285,8 @@ def test_variables_that_differ_between_ranks_are_found_at_both_ends_of_a_ring(jo
     job.steps(["a", "b"], 0, 2)
     job.leave(["a"], 2)
     job.leave(["b"], 2, digest="something else")
-    found = only(job.prove())
-    assert (found.kind, found.step, found.rank) == ("differs", 2, 1)
+    violation = only(job.prove())
+    assert (violation.kind, violation.step, violation.rank) == ("differs", 2, 1)
 
 
 def test_a_state_that_changes_between_two_rings_is_found(job):
@@ -366,8 +376,8 @@ def test_a_lost_entry_in_the_middle_is_found(job):
     lines = path.read_bytes().splitlines(keepends=True)
     assert isinstance(decode(lines[3]), Give)
     path.write_bytes(b"".join([*lines[:3], lines[3][:9] + b"\n", *lines[4:]]))
-    found = only(job.prove())
-    assert (found.kind, found.step, found.rank) == ("gap", 1, 1)
+    violation = only(job.prove())
+    assert (violation.kind, violation.step, violation.rank) == ("gap", 1, 1)
 
 
 @pytest.mark.parametrize("line", [b"", b"{}\n", b"[]\n", b'{"kind":"give","ids":"?"}\n', b"\xff\n"])
@@ -422,9 +432,9 @@ def test_a_ring_that_begins_with_another_record_than_the_next_is_found(tmp_path,
     job.taken = records
     job.ring(["a"], 2, 3, is_over=True)
     job.close()
-    found = only(job.prove())
-    assert (found.kind, found.step) == ("gap", 2)
-    assert f"began after {records} records, and 12 had been taken" in found.message
+    violation = only(job.prove())
+    assert (violation.kind, violation.step) == ("gap", 2)
+    assert f"began after {records} records, and 12 had been taken" in violation.message
 
 
 def run_at_random(job, random):
@@ -470,8 +480,8 @@ def test_random_jobs_are_proven_and_with_one_record_less_only_where_it_did_not_c
     lines = {path: path.read_bytes().splitlines(keepends=True) for path in job.folder.iterdir()}
     entries = [(path, at, decode(line)) for path in lines for at, line in enumerate(lines[path])]
     done = {(entry.ring, entry.step) for _, _, entry in entries if isinstance(entry, Done)}
-    gives = [found for found in entries if isinstance(found[2], Give) and len(found[2].ids)]
-    path, at, entry = random.choice(sorted(gives, key=lambda found: found[:2]))
+    gives = [give for give in entries if isinstance(give[2], Give) and len(give[2].ids)]
+    path, at, entry = random.choice(sorted(gives, key=lambda give: give[:2]))
     lines[path][at] = encode(dataclasses.replace(entry, ids=entry.ids[1:]))
     path.write_bytes(b"".join(lines[path]))
     assert job.prove().is_good is ((entry.ring, entry.step) not in done)

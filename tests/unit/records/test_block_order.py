@@ -98,9 +98,9 @@ def test_a_permutation_of_many_numbers_needs_little_memory_and_is_one():
     tracemalloc.stop()
     assert peak < 6 << 20
     places = np.arange(n // 2, n // 2 + 100_000)
-    found = permutation(places)
-    assert 0 <= found.min() <= found.max() < n
-    assert len(np.unique(found)) == len(places)
+    values = permutation(places)
+    assert 0 <= values.min() <= values.max() < n
+    assert len(np.unique(values)) == len(places)
 
 
 def test_every_number_is_as_likely_at_every_place():

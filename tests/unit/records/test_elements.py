@@ -10,9 +10,9 @@ from edl_horovod.records.elements import TYPES, decode_arrays, encode_arrays, te
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (2, 3, 4)])
 def test_numbers_of_every_type_and_shape(name, shape):
     array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(name)
-    (found,) = decode_arrays(encode_arrays([array]))
-    assert (found.dtype, found.shape) == (array.dtype, shape)
-    np.testing.assert_array_equal(found, array)
+    (decoded,) = decode_arrays(encode_arrays([array]))
+    assert (decoded.dtype, decoded.shape) == (array.dtype, shape)
+    np.testing.assert_array_equal(decoded, array)
 
 
 def test_texts_and_several_arrays():
@@ -20,11 +20,11 @@ def test_texts_and_several_arrays():
     scalar = np.empty((), dtype=object)
     scalar[()] = b"x\0"
     swapped = np.arange(3, dtype=">i4")
-    found = decode_arrays(encode_arrays([texts, scalar, swapped, np.arange(6).reshape(2, 3).T]))
-    assert found[0].tolist() == texts.tolist()
-    assert found[1].item() == b"x\0"
-    assert found[2].tolist() == [0, 1, 2]
-    assert found[3].tolist() == [[0, 3], [1, 4], [2, 5]]
+    decoded = decode_arrays(encode_arrays([texts, scalar, swapped, np.arange(6).reshape(2, 3).T]))
+    assert decoded[0].tolist() == texts.tolist()
+    assert decoded[1].item() == b"x\0"
+    assert decoded[2].tolist() == [0, 1, 2]
+    assert decoded[3].tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
 ONE, ZERO = np.float32(1).tobytes(), np.float32(0).tobytes()

@@ -14,16 +14,16 @@ SHAPES = {"x": (2, 3), "n": (3,), "t": (2,)}
 
 
 def test_what_is_written_is_read():
-    found = read_examples([example(FEATURES), example(FEATURES)], SHAPES)
-    assert [found[name].shape for name in SHAPES] == [(2, 2, 3), (2, 3), (2, 2)]
-    np.testing.assert_array_equal(found["x"][1], FEATURES["x"])
-    assert found["n"][0].tolist() == FEATURES["n"]
-    assert found["t"][1].tolist() == FEATURES["t"]
+    arrays = read_examples([example(FEATURES), example(FEATURES)], SHAPES)
+    assert [arrays[name].shape for name in SHAPES] == [(2, 2, 3), (2, 3), (2, 2)]
+    np.testing.assert_array_equal(arrays["x"][1], FEATURES["x"])
+    assert arrays["n"][0].tolist() == FEATURES["n"]
+    assert arrays["t"][1].tolist() == FEATURES["t"]
 
 
 def test_others_write_the_same_bytes():
-    made = {"x": np.float32([1, 2]), "id": [300], "text": [b"abc"]}
-    assert example(made) == by_hand(**made)
+    features = {"x": np.float32([1, 2]), "id": [300], "text": [b"abc"]}
+    assert example(features) == by_hand(**features)
 
 
 def test_one_text_need_be_no_list_and_features_that_nobody_wants_are_passed_over():
@@ -45,9 +45,9 @@ def test_numbers_that_are_not_packed_are_read():
         entry = b"\x0a\x01" + name.encode() + b"\x12" + bytes([len(value)]) + value
         record += b"\x0a" + bytes([len(entry)]) + entry
     record = b"\x0a" + bytes([len(record)]) + record
-    found = read_examples([record], {"f": (2,), "i": (2,)})
-    assert found["f"].tolist() == [[1, 2]]
-    assert found["i"].tolist() == [[5, 6]]
+    arrays = read_examples([record], {"f": (2,), "i": (2,)})
+    assert arrays["f"].tolist() == [[1, 2]]
+    assert arrays["i"].tolist() == [[5, 6]]
 
 
 @pytest.mark.parametrize(

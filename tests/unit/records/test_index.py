@@ -57,7 +57,7 @@ def test_ids_count_records_in_the_order_of_sorted_files(files, chunk_bytes):
             chunks = read_chunks(path).chunks
             chunk = index.chunk(number)
             assert chunk == chunks[chunk.number]
-            before = sum(one.num_records for one in chunks[: chunk.number])
+            before = sum(earlier.num_records for earlier in chunks[: chunk.number])
             assert first_ids[paths.index(path)] + before + slot == record_id
 
 

@@ -107,9 +107,9 @@ def test_data_that_may_not_be_written_has_its_index_with_the_job_and_in_the_cach
 
     as_another_user(read_only, job)
     assert not indexes(read_only)
-    (kept,) = indexes(job)
+    (stored,) = indexes(job)
     (cached,) = indexes(cache)
-    assert kept.read_bytes()[:8] == cached.read_bytes()[:8] == b"EDLINDX3"
+    assert stored.read_bytes()[:8] == cached.read_bytes()[:8] == b"EDLINDX3"
 
     # The next job has another folder, and finds the index in the cache.
     another = job.parent / "another"
@@ -216,24 +216,24 @@ def test_csv_files_are_known_by_their_rows(tmp_path, job, monkeypatch):
     assert scanned == ["a.csv"]
 
 
-def _open_at_once(data: str, job: str, barrier: "multiprocessing.Barrier", found) -> None:
+def _open_at_once(data: str, job: str, barrier: "multiprocessing.Barrier", answers) -> None:
     barrier.wait(60)
     index = Index.open(data, damaged="skip", folder=Path(job))
-    found.put((index.fingerprint, index.num_records))
+    answers.put((index.fingerprint, index.num_records))
 
 
 def test_processes_of_two_jobs_that_start_together_leave_one_whole_index(data, tmp_path):
     context = multiprocessing.get_context("fork")
-    barrier, found = context.Barrier(6), context.Queue()
+    barrier, answers = context.Barrier(6), context.Queue()
     processes = [
         context.Process(
-            target=_open_at_once, args=(str(data), str(tmp_path / f"job{n % 2}"), barrier, found)
+            target=_open_at_once, args=(str(data), str(tmp_path / f"job{n % 2}"), barrier, answers)
         )
         for n in range(6)
     ]
     for process in processes:
         process.start()
-    results = {found.get(timeout=60) for _ in processes}
+    results = {answers.get(timeout=60) for _ in processes}
     for process in processes:
         process.join(60)
     assert [process.exitcode for process in processes] == [0] * 6
@@ -277,8 +277,8 @@ def test_a_long_scan_says_how_far_it_is(data, monkeypatch):
 
 
 def test_copies_share_nothing_and_mapped_arrays_are_shared(data, job):
-    made, mapped = Index.open(str(data), folder=job), Index.open(str(data), folder=job)
-    for index in (made, mapped):
+    scanned, mapped = Index.open(str(data), folder=job), Index.open(str(data), folder=job)
+    for index in (scanned, mapped):
         # Also who has made the index maps it, instead of keeping arrays of its own.
         for name in ("chunks", "chunk_starts", "block_starts", "block_counts"):
             array = getattr(index.tables, name)

@@ -160,9 +160,9 @@ def test_of_processes_that_start_together_one_scans(data, job, caplog):
     spoil(data / "a.recordio")
     with ThreadPoolExecutor(4) as pool:
         opened = [pool.submit(Index.open, str(data), damaged="skip", folder=job) for _ in range(4)]
-        assert len({one.result().fingerprint for one in opened}) == 1
+        assert len({future.result().fingerprint for future in opened}) == 1
     assert caplog.text.count("data_plan.damaged=skip") == 1
-    assert {one.result().files[0].skipped_chunks for one in opened} == {1}
+    assert {future.result().files[0].skipped_chunks for future in opened} == {1}
 
 
 def ignored_indexes(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -39,15 +39,15 @@ class Case:
     ids=str,
 )
 def test_lanes_suit_the_ring_that_is_asked_for(case):
-    found = choose_num_lanes(case.batch, 0, num_ranks=case.np, most_ranks=case.max_np)
-    assert found == case.lanes
+    lanes = choose_num_lanes(case.batch, 0, num_ranks=case.np, most_ranks=case.max_np)
+    assert lanes == case.lanes
 
 
 @given(st.integers(1, 5000), st.integers(1, 300), st.integers(0, 300))
 def test_each_rank_has_a_lane_wherever_the_batch_has_a_record_for_it(batch, np, max_np):
-    found = choose_num_lanes(batch, 0, num_ranks=np, most_ranks=max_np)
-    assert batch % found == 0
-    assert found >= min(batch, max(np, max_np))
+    lanes = choose_num_lanes(batch, 0, num_ranks=np, most_ranks=max_np)
+    assert batch % lanes == 0
+    assert lanes >= min(batch, max(np, max_np))
 
 
 def test_what_the_user_sets_is_taken():

@@ -126,8 +126,8 @@ def test_a_plan_says_how_it_shuffles_and_nothing_where_it_does_not():
     [(0, 100, 1024), (0, 4096, 1024), (0, 8192, 512), (0, 1 << 30, 1), (7, 1 << 30, 7)],
 )
 def test_a_window_is_as_large_as_memory_allows(wanted, record_bytes, window):
-    found = choose_window(wanted, num_lanes=32, record_bytes=record_bytes, max_bytes=128 << 20)
-    assert found == window
+    chosen = choose_window(wanted, num_lanes=32, record_bytes=record_bytes, max_bytes=128 << 20)
+    assert chosen == window
 
 
 @given(plans(), st.data())
@@ -192,8 +192,8 @@ def test_a_ring_that_divides_the_lanes_gives_each_rank_the_same_share(plan, data
         span = spans[step]
         if span.last - span.first == plan.rank_batch * size:
             for rank in range(size):
-                found = order.between(span.first, span.last, plan.lanes_of(rank, size))
-                assert len(found) == plan.rank_batch
+                ids = order.between(span.first, span.last, plan.lanes_of(rank, size))
+                assert len(ids) == plan.rank_batch
 
 
 @given(growing_plans(), st.data())
@@ -222,17 +222,19 @@ def test_the_first_step_of_an_epoch_is_the_one_that_begins_it(records, size, ste
     spans = StepSpans(
         epoch_records=records, step_records=size, first_step=step, first_record=record
     )
-    found = spans.first_step_of(epoch)
-    assert spans.records_before(found) == max(record, epoch * records)
-    assert found == step or spans.records_before(found - 1) < epoch * records
+    begin = spans.first_step_of(epoch)
+    assert spans.records_before(begin) == max(record, epoch * records)
+    assert begin == step or spans.records_before(begin - 1) < epoch * records
 
 
 @given(st.integers(1, 200), st.integers(1, 9), st.integers(1, 5), st.integers(0, 60))
-def test_after_a_warmup_the_steps_are_larger_and_take_each_record_once(records, batch, more, warm):
+def test_after_a_warmup_the_steps_are_larger_and_take_each_record_once(
+    records, batch, factor, warm
+):
     plan = DataPlan(
         block_starts=np.array([0]),
         block_counts=np.array([records]),
-        global_batch=batch * more,
+        global_batch=batch * factor,
         warmup_steps=warm,
         warmup_batch=batch,
         num_lanes=1,
@@ -241,7 +243,7 @@ def test_after_a_warmup_the_steps_are_larger_and_take_each_record_once(records, 
     for step in range(spans.first_step_of(3)):
         span = spans[step]
         assert plan.records_seen(step) == span.epoch * records + span.first == taken
-        full = batch if step < warm else batch * more
+        full = batch if step < warm else batch * factor
         assert span.last == min(span.first + full, records)
         if span.first == 0:
             assert spans.first_step_of(span.epoch) == step
@@ -251,15 +253,15 @@ def test_after_a_warmup_the_steps_are_larger_and_take_each_record_once(records, 
 
 def test_no_step_goes_beyond_an_epochs_end():
     spans = StepSpans(epoch_records=10, step_records=4, first_step=3, first_record=15)
-    found = [spans[step] for step in range(3, 8)]
-    assert found == [Span(1, 5, 9), Span(1, 9, 10), Span(2, 0, 4), Span(2, 4, 8), Span(2, 8, 10)]
+    taken = [spans[step] for step in range(3, 8)]
+    assert taken == [Span(1, 5, 9), Span(1, 9, 10), Span(2, 0, 4), Span(2, 4, 8), Span(2, 8, 10)]
 
 
 @given(st.integers(1, 300), st.integers(0, 500))
 def test_lanes_suit_the_ring_that_is_asked_for(np, max_np):
-    found = choose_growing_lanes(0, num_ranks=np, most_ranks=max_np)
-    assert found >= max(32, 4 * np, max_np)
-    assert all(found % size == 0 for size in (np, 1, 2, 3, 4, 6, 12))
+    lanes = choose_growing_lanes(0, num_ranks=np, most_ranks=max_np)
+    assert lanes >= max(32, 4 * np, max_np)
+    assert all(lanes % size == 0 for size in (np, 1, 2, 3, 4, 6, 12))
     assert choose_growing_lanes(7, num_ranks=np, most_ranks=max_np) == 7
 
 

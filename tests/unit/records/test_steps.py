@@ -27,7 +27,7 @@ class Numbers:
         self.num_reads += 1
         if self.damaged & {*ids.tolist()}:
             raise OSError("damaged")
-        return [b"%d" % one for one in ids]
+        return [b"%d" % number for number in ids]
 
 
 class Columns(Numbers):
@@ -67,7 +67,7 @@ def test_a_run_reads_its_steps_and_says_which_records_they_hold(plan):
     for number, step in enumerate(range(2, 2 * plan.steps_per_epoch)):
         assert step in records
         ids = expected(plan, step)
-        assert records.read(run, number) == (step, [b"%d" % one for one in ids])
+        assert records.read(run, number) == (step, [b"%d" % record for record in ids])
         assert records.take_ids(step).tolist() == ids
         assert records.take_ids(step) is NO_IDS
     assert 2 * plan.steps_per_epoch not in records
@@ -91,7 +91,7 @@ def test_columns_of_several_steps_are_read_together(plan, damaged, monkeypatch):
             break
         at, (x, odd) = records.read(run, number)
         assert (at, x.tolist()) == (step, ids)
-        lists = [each.tolist() for each in np.split(odd.values, odd.ends)[:-1]]
+        lists = [part.tolist() for part in np.split(odd.values, odd.ends)[:-1]]
         assert lists == [[n] if n % 2 else [] for n in ids]
         assert records.take_ids(step).tolist() == ids
     else:
@@ -128,10 +128,10 @@ def test_a_failure_is_kept_for_its_step_until_the_next_run(plan):
 
 
 def test_only_the_restart_that_was_expected_and_succeeded_is_done():
-    made: list[tuple[range, int, int]] = []
+    restarts: list[tuple[range, int, int]] = []
 
     def restart(lanes: range, first: int, last: int, _: StepSpans | None) -> None:
-        made.append((lanes, first, last))
+        restarts.append((lanes, first, last))
         if first == 13:
             raise OSError("no such step")
 
@@ -147,5 +147,5 @@ def test_only_the_restart_that_was_expected_and_succeeded_is_done():
     assert not ahead.take(LANES, 0, 5)
     ahead.begin(LANES, 13, 5)
     assert not ahead.take(LANES, 13, 5)
-    assert len(made) == 5
+    assert len(restarts) == 5
     assert not [thread for thread in threading.enumerate() if thread.name == "restart"]

@@ -154,7 +154,7 @@ def opened(module, folders, messages):
 
 
 def records(source):
-    return source.layout.pack([plain(each) for each in source.read(range(len(source)))])
+    return source.layout.pack([plain(column) for column in source.read(range(len(source)))])
 
 
 def readings(module):
@@ -164,7 +164,7 @@ def readings(module):
 
 def test_what_a_generator_gives_is_read_in_its_order(opened, messages, folders):
     with opened("rows") as source:
-        assert [plain(each) for each in source.read([5, 0])] == [
+        assert [plain(column) for column in source.read([5, 0])] == [
             [5, 0],
             [[5.0, 25.0], [0.0, 0.0]],
             ["é5".encode(), "é0".encode()],
@@ -172,7 +172,7 @@ def test_what_a_generator_gives_is_read_in_its_order(opened, messages, folders):
         ]
         assert source.block_counts.sum() == 100
         assert source.record_bytes() > 0
-        assert [each.shape for each in source.layout.columns] == [(), (2,), (), (None,)]
+        assert [column.shape for column in source.layout.columns] == [(), (2,), (), (None,)]
     assert "dataset:my_stream.rows" in messages[0]
     assert "100 records of" in messages[1]
     assert "{n: int64, x: float32[2], t: text, w: int64[?]}" in messages[1]
@@ -182,10 +182,10 @@ def test_what_a_generator_gives_is_read_in_its_order(opened, messages, folders):
 def test_elements_arrive_with_the_tuples_and_dicts_they_had(opened):
     with opened("pairs") as source:
         assert not source.layout.needs_assembly
-        found = records(source)
-        assert found[0]["a"] == [0, 1, 2, 3, 4]
-        assert found[0]["b"] == ([b"0", b"1", b"2", b"3", b"4"], [[n] * n for n in range(5)])
-        assert found[1] == [0.0, 1.0, 2.0, 3.0, 4.0]
+        elements = records(source)
+        assert elements[0]["a"] == [0, 1, 2, 3, 4]
+        assert elements[0]["b"] == ([b"0", b"1", b"2", b"3", b"4"], [[n] * n for n in range(5)])
+        assert elements[1] == [0.0, 1.0, 2.0, 3.0, 4.0]
         assert source.layout.columns[3].dtype == "float32"
 
 
@@ -193,10 +193,10 @@ def test_arrays_of_differing_shapes_keep_their_shapes(opened):
     with opened("pictures") as source:
         assert source.layout.needs_assembly
         values, shapes, number = source.read([2, 0])
-        assert [len(each) for each in plain(values)] == [18, 6]
+        assert [len(part) for part in plain(values)] == [18, 6]
         assert shapes.tolist() == [[3, 2, 3], [1, 2, 3]]
         assert number.tolist() == [2, 0]
-        assert [len(each) for each in source.read([])] == [0, 0, 0]
+        assert [len(part) for part in source.read([])] == [0, 0, 0]
 
 
 def test_bytes_numbers_and_sets_are_streams_too(opened):
@@ -213,12 +213,12 @@ def test_bytes_numbers_and_sets_are_streams_too(opened):
 
 def test_types_are_those_that_hold_for_all_elements(opened):
     with opened("widening") as source:
-        assert [each.dtype for each in source.layout.columns] == ["float64", "int64"]
+        assert [column.dtype for column in source.layout.columns] == ["float64", "int64"]
         assert records(source) == ([1.0, 2.5], [[], [7]])
     with opened("exact") as source:
         assert records(source) == [2**62 + 1, 5, -3]
     with opened("large") as source:
-        assert [each.dtype for each in source.layout.columns] == ["float64", "float64"]
+        assert [column.dtype for column in source.layout.columns] == ["float64", "float64"]
         assert records(source) == ([2**53, 0.5, 2**60], [0.5, 1.0, 2**63])
 
 
@@ -260,11 +260,11 @@ def test_one_process_reads_and_the_others_wait_for_it(module, folders):
     processes = [context.Process(target=_open, args=("slow", folders, answers)) for _ in range(3)]
     for process in processes:
         process.start()
-    found = [answers.get(timeout=30) for _ in processes]
+    results = [answers.get(timeout=30) for _ in processes]
     for process in processes:
         process.join(30)
-    assert found == [found[0]] * 3
-    assert found[0][0] == 40
+    assert results == [results[0]] * 3
+    assert results[0][0] == 40
     assert readings(module) == 1
 
 

@@ -86,8 +86,8 @@ def _module(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("name", "count"), [("squares", 7), ("make", 10), ("Squares", 100)])
 def test_an_object_a_function_or_a_class_gives_the_records(name, count):
-    found = read_columns(f"dataset:my_data.{name}", [5, 0])
-    assert found == {
+    columns = read_columns(f"dataset:my_data.{name}", [5, 0])
+    assert columns == {
         "n": [5, 0],
         "x": [[5.0, 25.0], [0.0, 0.0]],
         "t": ["é5".encode(), "é0".encode()],

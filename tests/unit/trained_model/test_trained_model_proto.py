@@ -39,13 +39,13 @@ def reference_model_class():
 
 def raw_strings(data: bytes) -> dict[int, str]:
     """Decode a message of nothing but short strings by hand: tag, length, text."""
-    found, place = {}, 0
+    strings, place = {}, 0
     while place < len(data):
         tag, length = data[place], data[place + 1]
         assert tag & 7 == 2
-        found[tag >> 3] = data[place + 2 : place + 2 + length].decode()
+        strings[tag >> 3] = data[place + 2 : place + 2 + length].decode()
         place += 2 + length
-    return found
+    return strings
 
 
 def test_the_seven_strings_of_the_reference_have_its_numbers():
@@ -72,10 +72,10 @@ def test_a_reader_of_the_reference_reads_our_parameters():
     ours.param["dense/kernel"].dim.extend(values.shape)
     ours.param["dense/kernel"].content = values.tobytes()
 
-    theirs = reference_model_class().FromString(ours.SerializeToString())
+    reference = reference_model_class().FromString(ours.SerializeToString())
 
-    tensor = theirs.param["dense/kernel"]
-    assert theirs.version == 7
+    tensor = reference.param["dense/kernel"]
+    assert reference.version == 7
     assert np.array_equal(np.frombuffer(tensor.content, "<f4").reshape(tensor.dim), values)
 
 
@@ -87,5 +87,5 @@ def test_the_generated_files_are_those_of_the_proto(tmp_path):
     # A process of its own: protoc inside a process that has loaded TensorFlow ends it.
     subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *arguments], check=True)
     for name in ("trained_model_pb2.py", "trained_model_pb2.pyi"):
-        made = tmp_path / "edl_horovod" / "proto" / name
-        assert made.read_text() == (ROOT / "edl_horovod" / "proto" / name).read_text()
+        generated = tmp_path / "edl_horovod" / "proto" / name
+        assert generated.read_text() == (ROOT / "edl_horovod" / "proto" / name).read_text()

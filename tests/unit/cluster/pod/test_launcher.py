@@ -43,25 +43,25 @@ def text(command):
 
 
 def test_an_elastic_job_has_a_coordinator_at_the_address_that_its_service_leads_to():
-    made = plan("elastic")
+    planned = plan("elastic")
 
-    said = text(made.coordinator)
+    said = text(planned.coordinator)
     assert "--address 10.1.2.3 --port 7707 --secret-file /edl-secret/secret" in said
-    assert made.secret_file == Path("/edl-secret/secret")
-    assert made.worker is made.ring is None
-    assert "--namespace ml --job mnist --slots 1 --names uid" in text(made.discovery)
+    assert planned.secret_file == Path("/edl-secret/secret")
+    assert planned.worker is planned.ring is None
+    assert "--namespace ml --job mnist --slots 1 --names uid" in text(planned.discovery)
 
 
 def test_under_horovodrun_discovery_names_what_ssh_can_reach():
-    made = plan("horovodrun")
+    planned = plan("horovodrun")
 
-    assert made.coordinator is made.worker is None
-    assert "--names address" in text(made.discovery)
-    said = text(made.ring)
+    assert planned.coordinator is planned.worker is None
+    assert "--names address" in text(planned.discovery)
+    said = text(planned.ring)
     assert "horovodrun -np 4 --min-np 1 --max-np 6 --elastic-timeout 600" in said
     assert "--network-interfaces eth0" in said
     assert "host-discovery.sh /data/out.job/hosts" in said
-    assert made.ring.environment["OMP_NUM_THREADS"] == "3"
+    assert planned.ring.environment["OMP_NUM_THREADS"] == "3"
 
 
 def test_horovodrun_forgives_a_host_only_where_the_others_are_always_enough():
@@ -75,12 +75,12 @@ def test_over_ssh_a_job_is_known_by_the_key_that_the_operator_made_for_it(style)
 
 
 def test_mpirun_hands_its_variables_to_the_other_pods():
-    made = plan("mpirun")
+    planned = plan("mpirun")
 
-    assert made.coordinator is made.discovery is None
-    said = text(made.ring)
+    assert planned.coordinator is planned.discovery is None
+    said = text(planned.ring)
     assert said.startswith("mpirun -np 4 --hostfile /etc/mpi/hostfile")
-    assert all(f"-x {name}" in said for name in [*made.ring.environment, "COLOUR"])
+    assert all(f"-x {name}" in said for name in [*planned.ring.environment, "COLOUR"])
 
 
 def test_a_manifest_without_our_variables_is_told_so(tmp_path):

@@ -21,8 +21,8 @@ EVENTS = [
 ]
 
 
-def text_of(events=EVENTS, rank_seconds=None, **more):
-    snapshot = JobSnapshot(time=6.0, state=summarize(events) if events else None, **more)
+def text_of(events=EVENTS, rank_seconds=None, **fields):
+    snapshot = JobSnapshot(time=6.0, state=summarize(events) if events else None, **fields)
     return exposition({'a "job"\n': snapshot}, rank_seconds or RankSeconds()).decode()
 
 
@@ -120,7 +120,9 @@ def test_several_jobs_share_families():
     families = list(text_string_to_metric_families(text_of_three_jobs()))
     names = [family.name for family in families]
     assert len(names) == len(set(names))
-    jobs = {family.name: [it.labels["job_name"] for it in family.samples] for family in families}
+    jobs = {
+        family.name: [sample.labels["job_name"] for sample in family.samples] for family in families
+    }
     assert jobs["edl_up"] == ["a", "b", "c"]
     assert jobs["edl_steps_done"] == ["a", "b"]
     assert jobs["edl_loss"] == ["b"]

@@ -43,7 +43,7 @@ def account(time, worker, pid, doing="computing", **seconds):
 def bars_of(page):
     """Class, begin and width of each part of a process' bar."""
     rects = [rect for rect in page.of("rect") if "x" in rect and rect["height"] != "40"]
-    return [(it["class"], float(it["x"]), float(it["width"])) for it in rects]
+    return [(bar["class"], float(bar["x"]), float(bar["width"])) for bar in rects]
 
 
 EVENTS = (
@@ -140,8 +140,14 @@ def test_a_clock_that_was_set_forward_shrinks_no_bar():
 
 def test_it_needs_no_other_file_and_runs_only_its_own_scripts():
     page = report(*EVENTS)
-    assert not page.of("link") + page.of("img") + [it for it in page.of("script") if "src" in it]
-    (policy,) = [it["content"] for it in page.of("meta") if "http-equiv" in it]
+    assert (
+        not page.of("link")
+        + page.of("img")
+        + [attributes for attributes in page.of("script") if "src" in attributes]
+    )
+    (policy,) = [
+        attributes["content"] for attributes in page.of("meta") if "http-equiv" in attributes
+    ]
     assert "default-src 'none'" in policy
     digests = [sha256(script.encode()).digest() for script in page.scripts]
     assert len(digests) == 2

@@ -25,7 +25,7 @@ from edl_horovod.job.state import JobState
 def latest_of(take, seconds=0.0):
     """Each reader has a look of its own, unless looks are some seconds apart."""
     first = JobSnapshot(time=0.0)
-    return Latest(take, first, lambda it, _: replace(it, problem="late"), seconds=seconds)
+    return Latest(take, first, lambda look, _: replace(look, problem="late"), seconds=seconds)
 
 
 def test_many_readers_share_one_look():
@@ -239,7 +239,7 @@ def test_who_does_not_wait_for_slow_looks_gets_the_newest_that_has_ended(monkeyp
         newest = Latest(
             snapshot,
             first,
-            lambda it, _: replace(it, problem="late"),
+            lambda look, _: replace(look, problem="late"),
             seconds=0.0,
             is_often_slow=True,
         )
@@ -256,7 +256,7 @@ def test_who_does_not_wait_for_slow_looks_gets_the_newest_that_has_ended(monkeyp
     missing, shown, took = asyncio.run(asyncio.wait_for(read(), 30))
 
     assert (missing.time, missing.problem) == (0.0, "late")
-    assert {it.time for it in shown} == {1.0}
+    assert {look.time for look in shown} == {1.0}
     assert shown[0].problem == ""
     assert took < 20 * 0.5 / 2
 

@@ -45,14 +45,14 @@ def test_a_job_that_is_not_there_yet_is_shown_once_it_is(tmp_path):
     missing = source.snapshot()
     make_job(tmp_path / "job")
     write_steps(tmp_path / "job", 1, 2)
-    there = source.snapshot()
+    present = source.snapshot()
 
     assert (missing.http_status, missing.state) == (404, None)
     assert "no config.yaml" in missing.problem
-    assert there.http_status == 200
-    assert there.state is not None
-    assert there.state.step == 2
-    assert there.loss == ((1, 1.0), (2, 0.5))
+    assert present.http_status == 200
+    assert present.state is not None
+    assert present.state.step == 2
+    assert present.loss == ((1, 1.0), (2, 0.5))
 
 
 def test_a_file_in_the_place_of_a_job_is_no_job(tmp_path):
@@ -115,8 +115,8 @@ def test_an_event_that_lacks_a_field_hurts_nothing(tmp_path):
 
 def test_a_loss_that_is_no_number_leaves_a_gap():
     history = History()
-    for one in (step(1), step(2, loss=None), step(3, loss=None)):
-        history.add(one)
+    for entry in (step(1), step(2, loss=None), step(3, loss=None)):
+        history.add(entry)
 
     assert [x for x, _ in history.snapshot(history.state).loss] == [1]
     assert history.state.step == 3
@@ -164,7 +164,7 @@ def test_a_clock_that_is_set_back_leaves_a_curve_that_can_be_drawn():
 
 
 def ring_seconds(snapshot):
-    (chart,) = [it for it in charts_of(snapshot) if it.title.startswith("ranks")]
+    (chart,) = [drawn for drawn in charts_of(snapshot) if drawn.title.startswith("ranks")]
     return json.loads(chart.data)["curves"][0]["x"]
 
 
@@ -188,8 +188,8 @@ def test_what_a_reset_took_is_known_by_its_parts(is_reset_first):
             "reset", 10.0, generation=2, old_size=2, new_size=1, seconds=0.5, join_seconds=0.375
         ),
     ]
-    for one in reversed(first_two) if is_reset_first else first_two:
-        history.add(one)
+    for entry in reversed(first_two) if is_reset_first else first_two:
+        history.add(entry)
     history.add(step(7, size=1)._replace(time=10.125))
 
     (reset,) = history.snapshot(history.state).resets
@@ -213,12 +213,12 @@ def test_the_ring_after_a_loss_of_all_ranks_is_a_reset_and_the_jobs_first_one_is
 
 def test_the_first_ring_of_another_job_in_the_same_log_is_no_reset():
     history = History()
-    for one in (
+    for entry in (
         recorded("reset", generation=1, new_size=2),
         recorded("job", state="finished"),
         recorded("reset", generation=1, new_size=2),
     ):
-        history.add(one)
+        history.add(entry)
 
     snapshot = history.snapshot(history.state)
     assert (snapshot.resets, snapshot.state.num_resets) == ((), 0)
@@ -257,7 +257,7 @@ def test_without_a_coordinator_the_leader_tells_the_parts(fields, parts):
 
 def test_a_process_is_shown_with_the_cause_of_its_end():
     history = History()
-    for one in (
+    for entry in (
         recorded(
             "account", 10.0, "host:1", pid=1, began=5.0, seconds={"input": 5.0}, doing="input"
         ),
@@ -267,7 +267,7 @@ def test_a_process_is_shown_with_the_cause_of_its_end():
             "account", 15.0, "host:1", pid=2, began=12.0, seconds={"input": 3.0}, doing="input"
         ),
     ):
-        history.add(one)
+        history.add(entry)
 
     killed, newcomer = history.snapshot(history.state).processes
     assert (killed.last.pid, killed.end) == (1, "failed: SIGKILL")
@@ -310,8 +310,8 @@ def test_the_accounts_of_a_job_with_many_processes_are_bounded():
         for pid in range(num_processes):
             for number in range(1, 21):
                 seconds = {"input": float(number)}
-                one = recorded("account", pid + number, pid=pid, seconds=seconds, doing="input")
-                history.add(one)
+                account = recorded("account", pid + number, pid=pid, seconds=seconds, doing="input")
+                history.add(account)
         shown = history.snapshot(history.state).processes
         assert len(shown) == num_processes
         assert len(shown[-1].moments) > 2
@@ -346,11 +346,11 @@ def test_a_list_of_jobs_that_are_over_keeps_little_of_each(tmp_path):
     try:
         folder.snapshot()
         gc.collect()
-        kept, _ = tracemalloc.get_traced_memory()
+        num_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
 
-    assert kept < len(names) * 50_000
+    assert num_bytes < len(names) * 50_000
 
 
 def test_a_job_that_is_over_is_listed_with_how_it_ended(tmp_path):

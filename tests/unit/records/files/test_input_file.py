@@ -84,5 +84,5 @@ def test_bytes_are_those_of_the_file(data, wanted):
         patch.setattr("edl_horovod.records.files.input_file.MAX_WINDOW_BYTES", 64)
         for offset, num_bytes in wanted:
             if offset < len(data):
-                found = file.read_at(offset, num_bytes=num_bytes)
-                assert found == data[offset : offset + num_bytes]
+                content = file.read_at(offset, num_bytes=num_bytes)
+                assert content == data[offset : offset + num_bytes]

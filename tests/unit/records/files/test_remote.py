@@ -73,7 +73,7 @@ def test_records_of_s3_are_those_of_the_disk(uploaded, folder):
 class Pattern:
     name: str
     pattern: str
-    found: tuple[str, ...]
+    names: tuple[str, ...]
 
 
 PATTERNS = [
@@ -93,9 +93,7 @@ PATTERNS = [
 
 @pytest.mark.parametrize("case", PATTERNS, ids=lambda case: case.name)
 def test_expand_on_s3(uploaded, case):
-    found = expand(case.pattern)
-
-    assert found == [f"s3://bucket/data/{name}" for name in case.found]
+    assert expand(case.pattern) == [f"s3://bucket/data/{name}" for name in case.names]
 
 
 def test_expand_sees_what_was_added_since(uploaded):
@@ -138,9 +136,9 @@ def test_threads_read_what_one_thread_reads(uploaded):
     batches = np.random.default_rng(0).integers(0, 90, size=(40, 20))
 
     with Reader.open("s3://bucket/data", cache_bytes=500) as reader, ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(reader.read, batches))
+        read = list(pool.map(reader.read, batches))
 
-    assert found == [[RECORDS[i] for i in batch] for batch in batches]
+    assert read == [[RECORDS[i] for i in batch] for batch in batches]
 
 
 def test_passing_trouble_is_tried_again_and_told(uploaded, caplog):

@@ -118,18 +118,18 @@ def test_compressed_csv_is_refused(path):
 
 
 @pytest.mark.parametrize(
-    ("data", "what"),
+    ("data", "kind"),
     [
         ("a,b\n1,2\n".encode("utf-16"), "UTF-16"),
         (b"\x1f\x8b\x08\x00rest", "gzip"),
         (b"PK\x03\x04rest", "spreadsheet"),
     ],
 )
-def test_what_is_no_text_is_refused(tmp_path, data, what):
+def test_what_is_no_text_is_refused(tmp_path, data, kind):
     path = tmp_path / "x.csv"
     path.write_bytes(data)
 
-    with pytest.raises(DataError, match=what):
+    with pytest.raises(DataError, match=kind):
         read(path)
 
 
@@ -264,9 +264,9 @@ def chunked_rows(data: bytes, *, read_bytes: int, chunk_bytes: int) -> list[byte
         for chunk, after in itertools.zip_longest(chunks, chunks[1:]):
             assert after is None or chunk.end_offset <= after.offset
             payload = data[chunk.offset : chunk.end_offset]
-            found = csv_format.decode_chunk(payload, chunk=chunk, path="x.csv")
-            assert len(found) == chunk.num_records
-            records += found
+            decoded = csv_format.decode_chunk(payload, chunk=chunk, path="x.csv")
+            assert len(decoded) == chunk.num_records
+            records += decoded
         return records
 
 

@@ -31,10 +31,10 @@ SHARD = zlib.decompress(
 def test_a_shard_of_the_library_has_the_samples_that_it_was_given(tmp_path):
     (tmp_path / "shard.00000.mds").write_bytes(SHARD)
     (tmp_path / "index.json").write_text("{}")
-    found = read_columns(tmp_path, [3, 0, 1, 2])
-    pictures = found.pop("img")
+    columns = read_columns(tmp_path, [3, 0, 1, 2])
+    pictures = columns.pop("img")
     assert all(picture.startswith(b"\x89PNG") for picture in pictures)
-    assert found == {
+    assert columns == {
         "j": [b'{"k": %d}' % k for k in (3, 0, 1, 2)],
         "n": [2, -1, 0, 1],
         "raw": [bytes(range(k)) for k in (3, 0, 1, 2)],

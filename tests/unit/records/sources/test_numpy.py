@@ -60,17 +60,17 @@ def test_the_order_of_the_arrays_may_differ_from_file_to_file(tmp_path, packed):
 def test_folders_of_arrays_follow_one_another(tmp_path):
     save_all(tmp_path / "a", x=np.arange(3), y=np.arange(3) * 2)
     save_all(tmp_path / "b", x=np.arange(3, 5), y=np.arange(3, 5) * 2)
-    found = read_columns(f"{tmp_path}/a,{tmp_path}/b")
-    assert found == {"x": [0, 1, 2, 3, 4], "y": [0, 2, 4, 6, 8]}
+    columns = read_columns(f"{tmp_path}/a,{tmp_path}/b")
+    assert columns == {"x": [0, 1, 2, 3, 4], "y": [0, 2, 4, 6, 8]}
 
 
 def test_arrays_of_other_lengths_need_the_names_of_those_that_belong_together(tmp_path):
     path = save_npz(tmp_path / "mnist.npz", x_train=X, y_train=Y, x_test=X[:9], y_test=Y[:9])
     with pytest.raises(DataError, match=r"x_test has 9 records.*data_plan\.columns=\[x_train"):
         read_columns(path)
-    found = read_columns(path, columns=["y_test", "x_test"])
-    assert list(found) == ["y_test", "x_test"]
-    assert found["y_test"] == Y[:9].tolist()
+    columns = read_columns(path, columns=["y_test", "x_test"])
+    assert list(columns) == ["y_test", "x_test"]
+    assert columns["y_test"] == Y[:9].tolist()
     with pytest.raises(ConfigError, match=r"has no array 'ytest'.*y_test"):
         read_columns(path, columns=["ytest"])
 
@@ -107,7 +107,7 @@ def test_an_empty_date_is_an_error_with_its_array(tmp_path, packed, kind):
 
 
 @pytest.mark.parametrize(
-    ("array", "what"),
+    ("array", "problem"),
     [
         (np.array([{"a": 1}], object), "Python objects"),
         (np.array([(1, 2.0)], "i4,f4"), "named fields"),
@@ -117,9 +117,9 @@ def test_an_empty_date_is_an_error_with_its_array(tmp_path, packed, kind):
         (np.array([["a"]]), "'a'.*several dimensions"),
     ],
 )
-def test_an_array_that_cannot_be_records_is_one_sentence(tmp_path, array, what):
+def test_an_array_that_cannot_be_records_is_one_sentence(tmp_path, array, problem):
     np.save(tmp_path / "a.npy", array, allow_pickle=True)
-    with pytest.raises(DataError, match=what):
+    with pytest.raises(DataError, match=problem):
         read_columns(tmp_path / "a.npy")
 
 
@@ -227,5 +227,5 @@ def test_dates_and_durations_say_their_units(tmp_path):
     }
     np.savez(tmp_path / "a.npz", **arrays)
     with open_source(str(tmp_path / "a.npz"), DataConfig()) as source:
-        found = {column.name: column.time_type for column in source.layout.columns}
-    assert found == {"d": "datetime64[D]", "s": "timedelta64[s]", "quarter": ""}
+        units = {column.name: column.time_type for column in source.layout.columns}
+    assert units == {"d": "datetime64[D]", "s": "timedelta64[s]", "quarter": ""}

@@ -43,9 +43,9 @@ PATTERNS = [
 
 @pytest.mark.parametrize("case", PATTERNS, ids=lambda case: case.name)
 def test_expand(tree, case):
-    found = expand(case.pattern.format(tree))
+    paths = expand(case.pattern.format(tree))
 
-    assert [os.path.relpath(path, tree) for path in found] == list(case.names)
+    assert [os.path.relpath(path, tree) for path in paths] == list(case.names)
 
 
 @dataclass(frozen=True)

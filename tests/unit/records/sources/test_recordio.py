@@ -382,9 +382,9 @@ def test_threads_read_what_one_thread_reads(tmp_path):
     batches = np.random.default_rng(0).integers(0, 3000, size=(60, 50))
 
     with Reader.open(str(tmp_path), cache_bytes=20_000) as reader, ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(reader.read, batches))
+        read = list(pool.map(reader.read, batches))
 
-    assert found == [[records[i] for i in batch] for batch in batches]
+    assert read == [[records[i] for i in batch] for batch in batches]
 
 
 def test_damaged_chunk_raises_in_every_thread_that_waits_for_it(tmp_path):
@@ -418,11 +418,11 @@ def test_pool_keeps_few_files_open(tmp_path):
 def test_equal_records_with_zeros_at_their_end_are_kept_whole(tmp_path):
     records = [np.int32(n).tobytes() for n in range(300)]
     with Writer(tmp_path / "a.recordio", chunk_bytes=512) as writer:
-        for one in records:
-            writer.write(one)
+        for record in records:
+            writer.write(record)
     with Reader.open(str(tmp_path / "a.recordio")) as reader:
         assert list(reader) == records
-        assert all(type(one) is bytes for one in reader)
+        assert all(type(record) is bytes for record in reader)
 
 
 def test_chunks_that_a_step_lacks_are_decoded_side_by_side(tmp_path):

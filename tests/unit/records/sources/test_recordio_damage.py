@@ -93,8 +93,8 @@ def mutations(draw: st.DrawFn) -> tuple[Codec, bytes]:
 def is_made_of_whole_chunks(codec: Codec, data: bytes) -> bool:
     """Whether the change only took whole chunks away, which the format cannot show."""
     pieces = VALID[codec].pieces
-    kept = [piece for piece in pieces if piece in data]
-    return b"".join(kept) == data
+    present = [piece for piece in pieces if piece in data]
+    return b"".join(present) == data
 
 
 @settings(max_examples=400)
@@ -119,10 +119,10 @@ def test_skip_gives_whole_good_chunks_in_order_and_counts_the_rest(changed):
         if "no records in the data" not in str(e):
             raise
         return
-    kept = whole_chunks(records)
-    assert kept is not None
-    assert kept == sorted(set(kept))
-    if len(kept) < NUM_CHUNKS and not is_made_of_whole_chunks(codec, data):
+    numbers = whole_chunks(records)
+    assert numbers is not None
+    assert numbers == sorted(set(numbers))
+    if len(numbers) < NUM_CHUNKS and not is_made_of_whole_chunks(codec, data):
         assert skipped_chunks >= 1
 
 
@@ -189,7 +189,7 @@ class Damage:
     apply: Callable[[bytes, ChunkInfo], bytes]
     message: str
     is_found_at_open: bool = True
-    kept: tuple[int, ...] = (0, 1, 3, 4)
+    left: tuple[int, ...] = (0, 1, 3, 4)
     skipped_records: int = 3
 
 
@@ -248,13 +248,13 @@ DAMAGES = [
         "cut in a payload",
         lambda data, c: data[: c.payload_offset + 5],
         r"file ends after 5 of its \d+ payload bytes",
-        kept=(0, 1),
+        left=(0, 1),
     ),
     Damage(
         "cut in a header",
         lambda data, c: data[: c.offset + 7],
         "ends after 7 of the 20 header bytes",
-        kept=(0, 1),
+        left=(0, 1),
         skipped_records=0,
     ),
     Damage(
@@ -271,7 +271,7 @@ DAMAGES = [
         "junk between chunks",
         lambda data, c: data[: c.offset] + b"junk \4\3\2\1 junk" + data[c.offset :],
         "starts with 6a 75 6e 6b",
-        kept=(0, 1, 2, 3, 4),
+        left=(0, 1, 2, 3, 4),
         skipped_records=0,
     ),
 ]
@@ -285,14 +285,14 @@ def test_damage_is_named_with_file_chunk_offset_and_advice(tmp_path, case):
     path.write_bytes(case.apply(valid.data, chunk))
 
     if case.is_found_at_open:
-        with pytest.raises(DataError, match=case.message) as found:
+        with pytest.raises(DataError, match=case.message) as caught:
             Index.open([str(path)])
     else:
         with Reader.open(str(path)) as reader:
             assert reader.read([0]) == [ALL_RECORDS[0]]
-            with pytest.raises(DataError, match=case.message) as found:
+            with pytest.raises(DataError, match=case.message) as caught:
                 list(reader)
-    text = str(found.value)
+    text = str(caught.value)
     assert str(path) in text
     assert "data_plan.damaged=skip" in text
     if "chunk 3" not in case.message:
@@ -309,9 +309,9 @@ def test_skip_goes_on_after_damage_counts_it_and_warns_once(tmp_path, caplog, ca
         caplog.at_level(logging.WARNING, logger="edl_horovod"),
         Reader.open(str(path), damaged="skip") as reader,
     ):
-        kept = whole_chunks(list(reader))
+        numbers = whole_chunks(list(reader))
 
-    assert kept == list(case.kept)
+    assert numbers == list(case.left)
     (file,) = reader.index.files
     assert (file.skipped_chunks, file.skipped_records) == (1, case.skipped_records)
     assert len(caplog.records) == 1
@@ -389,21 +389,21 @@ TFRECORD = bytes.fromhex("0500000000000000 eab2043e 68656c6c6f bb1f1c19")
 @pytest.mark.parametrize("damaged", ["raise", "skip"])
 @pytest.mark.parametrize("data", [TFRECORD, TFRECORD * 3, TFRECORD[:12]])
 def test_a_tfrecord_file_is_called_one_with_what_to_do(data, damaged):
-    with pytest.raises(DataError, match="is a TFRecord file") as found:
+    with pytest.raises(DataError, match="is a TFRecord file") as caught:
         read_all(data, damaged=damaged)
 
-    assert "damaged" not in str(found.value)
-    assert "end in .tfrecord" in str(found.value)
+    assert "damaged" not in str(caught.value)
+    assert "end in .tfrecord" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "start", [b"id,age\n1,2\n3,4\n5,6\n", b"PAR1" * 9, TFRECORD[:11] + b"x" * 9]
 )
 def test_a_file_of_no_known_format_is_not_called_damaged_alone(start):
-    with pytest.raises(DataError) as found:
+    with pytest.raises(DataError) as caught:
         read_all(start, damaged="raise")
 
-    text = str(found.value)
+    text = str(caught.value)
     assert start[:4].hex(" ") in text
     assert ".csv" in text
     assert "data_plan.damaged=skip" in text  # The start of a RecordIO file may be damaged.

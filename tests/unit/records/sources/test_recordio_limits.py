@@ -106,14 +106,14 @@ def test_a_chunk_that_expands_too_far_is_told_with_place_sizes_and_setting(tmp_p
 
     with Reader.open(str(path), max_chunk_bytes=2003) as reader:
         assert reader.read([0]) == [b"good"]
-        with pytest.raises(DataError) as found:
+        with pytest.raises(DataError) as caught:
             reader.read([1])
 
-    text = str(found.value)
+    text = str(caught.value)
     assert text.startswith(f"{path}: chunk 1 at byte {len(good)} is too large")
     assert f"{len(large) - 20} bytes" in text
-    assert found.value.received == {"data_plan.max_chunk_bytes": 2003}
-    assert "data_plan.max_chunk_bytes" in found.value.hint
+    assert caught.value.received == {"data_plan.max_chunk_bytes": 2003}
+    assert "data_plan.max_chunk_bytes" in caught.value.hint
 
 
 def test_records_and_bytes_are_counted_before_the_payload_is_read(tmp_path):

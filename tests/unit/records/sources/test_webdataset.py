@@ -35,10 +35,10 @@ def test_the_files_of_a_key_are_a_record(tmp_path, form, long):
         pytest.skip("names of this form are short")
     files = samples(range(50), long=long, picture_bytes=CHUNK_BYTES // 10)
     path = write(tmp_path / "a.tar", files, format=form)
-    found = read_columns(path, [49, 0, 7])
-    found["seg.png"] = [picture.rstrip() for picture in found["seg.png"]]
+    columns = read_columns(path, [49, 0, 7])
+    columns["seg.png"] = [picture.rstrip() for picture in columns["seg.png"]]
     prefix = b"folder/" * 30 if long else b""
-    assert found == {
+    assert columns == {
         "__key__": [prefix + b"000049", prefix + b"000000", prefix + b"000007"],
         "cls": [b"9", b"0", b"7"],
         "json": [b'{"n": 49}', b'{"n": 0}', b'{"n": 7}'],
@@ -73,10 +73,10 @@ def test_folders_and_links_are_passed_over(tmp_path):
     assert read_columns(path) == {"__key__": [b"d/a", b"d/b"], "txt": [b"a.t", b"b.t"]}
 
 
-@pytest.mark.parametrize("kept", [0.1, 0.5, 0.8])
-def test_a_file_that_was_cut_off_is_one_sentence(tmp_path, kept):
+@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.8])
+def test_a_file_that_was_cut_off_is_one_sentence(tmp_path, fraction):
     path = write(tmp_path / "a.tar", [(f"{n}.bin", bytes(10_000)) for n in range(10)])
-    path.write_bytes(path.read_bytes()[: int(10 * 10_752 * kept) + 700])
+    path.write_bytes(path.read_bytes()[: int(10 * 10_752 * fraction) + 700])
     with pytest.raises(DataError, match=r"a\.tar cannot be read as tar shards"):
         read_columns(path)
 
