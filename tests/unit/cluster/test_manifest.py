@@ -87,7 +87,7 @@ def test_the_schema_refuses_what_does_not_fit():
     job = job_of()
     job.mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] = "two"
 
-    with pytest.raises(Exception, match="not of type 'integer'"):
+    with pytest.raises(Exception, match="type 'integer'"):
         mpijobs.schema().admit(job.mpijob, is_strict=True)
 
 
@@ -110,13 +110,8 @@ def test_an_elastic_worker_is_its_pods_main_process():
     job = job_of()
     template, worker = pod(job, "Worker")
 
-    assert worker["command"] == [
-        "python",
-        "-m",
-        "edl_horovod.worker",
-        "--config",
-        "/edl/config.yaml",
-    ]
+    command = "python -m edl_horovod.worker --config /edl/config.yaml"
+    assert worker["command"] == command.split()
     variables = env(worker)
     assert variables["EDL_HOST"] == "$(EDL_POD_NAME).$(EDL_POD_UID)"
     assert variables["EDL_COORDINATOR"] == "mnist-coordinator:7707"
@@ -321,42 +316,36 @@ def test_each_file_that_set_a_value_is_named_without_its_folder(origin, shown):
 
 @dataclass(frozen=True)
 class Wrong:
-    override: str
+    overrides: str
     says: str
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        Wrong("output=/elsewhere/m", "output must lie in a volume"),
-        Wrong("job_dir=/tmp/job", "job_dir must lie in a volume"),
-        Wrong("data=train.recordio", "data must lie in a volume"),
-        Wrong("kubernetes.volumes.data.read_only=true", "volume that can be written"),
+        Wrong("output=/elsewhere/m", "output must lie"),
+        Wrong("job_dir=/tmp/job", "job_dir must lie"),
+        Wrong("data=train.recordio", "data must lie"),
+        Wrong("kubernetes.volumes.data.read_only=true", "be written"),
         Wrong("kubernetes.slots_per_worker=3", "multiple of kubernetes.slots_per_worker"),
-        Wrong("launch.np=2000", "must not be above the number of lanes"),
-        Wrong("elastic.spares=1", "elastic.spares are for one machine"),
-        Wrong(f"params.note={'x' * (1 << 20)}", "too long for a ConfigMap"),
+        Wrong("launch.np=2000", "lanes"),
+        Wrong("elastic.spares=1", "elastic.spares"),
+        Wrong(f"params.note={'x' * (1 << 20)}", "ConfigMap"),
+        # Only our own rings scale themselves.
+        Wrong("elastic.autoscale=true kubernetes.style=horovodrun", "elastic.autoscale"),
+        Wrong("elastic.autoscale=true kubernetes.style=mpirun", "elastic.autoscale"),
+        # Over SSH no secret is handed on.
+        Wrong("kubernetes.style=horovodrun kubernetes.secret_env={KEY:s3/key}", "command line"),
     ],
-    ids=lambda wrong: wrong.override[:40],
+    ids=lambda wrong: wrong.overrides[:60],
 )
 def test_what_cannot_work_is_refused_before_anything_is_sent(wrong):
     with pytest.raises(ConfigError) as error:
-        job_of(wrong.override)
+        job_of(*wrong.overrides.split())
 
     assert wrong.says in str(error.value)
 
 
 def test_a_job_without_volumes_is_told_that_it_has_none():
-    with pytest.raises(ConfigError, match=r"output=/data/models/mnist, no kubernetes\.volumes\."):
+    with pytest.raises(ConfigError, match=r"output=.*, no kubernetes"):
         job_of(base=TRAIN[: -len(VOLUME)])
-
-
-@pytest.mark.parametrize("style", ["horovodrun", "mpirun"])
-def test_only_our_own_rings_scale_themselves(style):
-    with pytest.raises(ConfigError, match=r"elastic\.autoscale is for kubernetes\.style=elastic"):
-        job_of("elastic.autoscale=true", f"kubernetes.style={style}")
-
-
-def test_over_ssh_no_secret_is_handed_on():
-    with pytest.raises(ConfigError, match="command line"):
-        job_of("kubernetes.style=horovodrun", "kubernetes.secret_env={KEY: s3/key}")

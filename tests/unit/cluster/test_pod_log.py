@@ -11,12 +11,22 @@ def step(number, time):
     return recorded("step", time, step=number)
 
 
-def shown(*batches):
+def account(time, worker, began, **seconds):
+    fields = {"pid": 7, "began": began, "seconds": seconds, "doing": "computing"}
+    return Recorded(time, worker, event("account", **fields))
+
+
+def logged(*batches):
+    """The lines of a log to which events come in batches."""
     stream = io.StringIO()
     log = PodLog(stream)
     for batch in batches:
-        log(batch)
-    events = [entry.event for entry in events_in(stream.getvalue().splitlines())]
+        log(list(batch))
+    return stream.getvalue().splitlines()
+
+
+def shown(*batches):
+    events = [entry.event for entry in events_in(logged(*batches))]
     return [getattr(entry, "step", entry.kind) for entry in events]
 
 
@@ -43,27 +53,15 @@ def test_a_step_that_was_shown_is_not_shown_again():
     assert shown([step(1, 10.0), step(2, 11.0), step(3, 15.5), ended]) == [1, 3, "job"]
 
 
-def test_what_autoscaling_decides_is_shown():
-    assert shown([recorded("autoscale", limit=2)]) == ["autoscale"]
-
-
 def test_the_accounts_of_all_ranks_are_shown_as_one_each_minute_and_at_the_end():
-    def account(time, worker, **seconds):
-        began = {"a:0": 91.0, "b:0": 93.0}[worker]
-        fields = {"pid": 7, "began": began, "seconds": seconds, "doing": "computing"}
-        return Recorded(time, worker, event("account", **fields))
-
-    stream = io.StringIO()
-    PodLog(stream)(
-        [
-            account(100.0, "a:0", computing=9.0),
-            account(101.0, "b:0", building=8.0),
-            account(161.0, "a:0", computing=70.0),
-            account(162.0, "b:0", building=8.0, computing=61.0),
-            recorded("job", 170.0, state="finished"),
-        ]
-    )
-    *_, last, _ = shown = list(events_in(stream.getvalue().splitlines()))
+    events = [
+        account(100.0, "a:0", 91.0, computing=9.0),
+        account(101.0, "b:0", 93.0, building=8.0),
+        account(161.0, "a:0", 91.0, computing=70.0),
+        account(162.0, "b:0", 93.0, building=8.0, computing=61.0),
+        recorded("job", 170.0, state="finished"),
+    ]
+    *_, last, _ = shown = list(events_in(logged(events)))
     assert len(shown) == 4
     assert last.event.seconds == {"building": 8.0, "computing": 131.0, "lost": 17.0}
     (all_ranks,) = summarize(shown).account.ranks
@@ -71,30 +69,21 @@ def test_the_accounts_of_all_ranks_are_shown_as_one_each_minute_and_at_the_end()
 
 
 def test_a_rank_that_began_earlier_and_is_heard_of_later_doubles_no_account():
-    def account(time, worker, began, **seconds):
-        fields = {"pid": 7, "began": began, "seconds": seconds, "doing": "computing"}
-        return Recorded(time, worker, event("account", **fields))
-
-    stream = io.StringIO()
-    PodLog(stream)(
-        [
-            account(100.0, "a:0", 90.0, computing=10.0),
-            account(170.0, "b:0", 80.0, computing=90.0),
-            account(240.0, "a:0", 90.0, computing=150.0),
-        ]
-    )
-    total = summarize(events_in(stream.getvalue().splitlines())).account
+    events = [
+        account(100.0, "a:0", 90.0, computing=10.0),
+        account(170.0, "b:0", 80.0, computing=90.0),
+        account(240.0, "a:0", 90.0, computing=150.0),
+    ]
+    total = summarize(events_in(logged(events))).account
     assert len(total.ranks) == 1
     assert total.seconds == {"computing": 240.0}
 
 
 def test_a_trace_is_shown_without_its_stack_and_history():
-    stream = io.StringIO()
     last = (Span(name="step 6", began=1.0, seconds=1.0),)
     trace = recorded("trace", place="model.py:7 in call", stack=("model.py:7 in call",), last=last)
-    PodLog(stream)([trace])
-    (logged,) = events_in(stream.getvalue().splitlines())
-    assert logged.event == event("trace", place="model.py:7 in call")
+    (entry,) = events_in(logged([trace]))
+    assert entry.event == event("trace", place="model.py:7 in call")
 
 
 def long_training(num_minutes):
@@ -109,12 +98,6 @@ def long_training(num_minutes):
     yield recorded("evaluation", 1004.0, "a:0", metrics=metrics, parties=parties)
     for second in range(5, num_minutes * 60):
         yield recorded("step", 1000.0 + second, "a:0", step=second, size=2)
-
-
-def logged(events):
-    stream = io.StringIO()
-    PodLog(stream)(list(events))
-    return stream.getvalue().splitlines()
 
 
 def facts(state):
@@ -170,17 +153,13 @@ def test_what_is_repeated_is_nothing_that_happened():
 
     snapshot = history.snapshot(history.state)
     assert [reset.event.generation for reset in snapshot.resets] == [2, 3]
-    assert [text.partition(" ")[0] for _, text in snapshot.notable] == [
-        "ring",
-        "ring",
-        "ring",
-        "evaluation",
-    ]
+    notable = [text.partition(" ")[0] for _, text in snapshot.notable]
+    assert notable == [*["ring"] * 3, "evaluation"]
     assert snapshot.ring == ((1001.0, 1), (1002.0, 2))
 
 
-def test_kinds_for_the_file_alone_are_left_out():
-    assert shown([recorded("log", message="x")]) == []
+def test_what_autoscaling_decides_is_shown_and_kinds_for_the_file_alone_are_not():
+    assert shown([recorded("autoscale", limit=2), recorded("log", message="x")]) == ["autoscale"]
 
 
 def test_lines_of_the_users_code_that_look_like_events_are_passed_over():

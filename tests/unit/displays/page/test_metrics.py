@@ -38,17 +38,19 @@ def values(text):
 
 
 def test_step_ring_and_account_are_metrics():
-    read = values(text_of())
-    assert read["edl_up",] == 1
-    assert read["edl_steps_done",] == 3
-    assert read["edl_steps",] == 90
-    assert read["edl_loss",] == 0.25
-    assert read["edl_ring_ranks",] == 2
-    assert read["edl_resets_total",] == 1
-    assert read["edl_evaluation", "accuracy"] == 0.75
-    assert read["edl_rank_seconds_total", "computing"] == 3.0
-    assert read["edl_rank_seconds_total", "input"] == 1.0
-    assert read["edl_goodput_ratio",] == 0.75
+    expected = {
+        ("edl_up",): 1,
+        ("edl_steps_done",): 3,
+        ("edl_steps",): 90,
+        ("edl_loss",): 0.25,
+        ("edl_ring_ranks",): 2,
+        ("edl_resets_total",): 1,
+        ("edl_evaluation", "accuracy"): 0.75,
+        ("edl_rank_seconds_total", "computing"): 3.0,
+        ("edl_rank_seconds_total", "input"): 1.0,
+        ("edl_goodput_ratio",): 0.75,
+    }
+    assert expected.items() <= values(text_of()).items()
 
 
 def test_the_seconds_of_ranks_fall_only_where_the_job_begins_again():
@@ -68,20 +70,13 @@ def test_the_seconds_of_ranks_fall_only_where_the_job_begins_again():
 
 
 def test_a_job_is_in_one_state():
-    states = {
-        key[1]: value for key, value in values(text_of()).items() if key[0] == "edl_job_state"
-    }
-    assert [state for state, value in states.items() if value] == ["running"]
-    details = TargetDetails(state="pending in its own words", created=0.0)
-    read = values(text_of(details=details))
-    assert read["edl_job_state", "unknown"] == 1
-    assert read["edl_job_state", "running"] == 0
+    def states(**details):
+        read = values(text_of(**details))
+        return [key[1] for key, value in read.items() if key[0] == "edl_job_state" and value]
 
-
-def test_a_job_in_a_cluster_may_be_stopping():
-    read = values(text_of(details=TargetDetails(state="stopping", created=0.0)))
-    assert read["edl_job_state", "stopping"] == 1
-    assert read["edl_job_state", "unknown"] == 0
+    assert states() == ["running"]
+    for state, shown in (("pending in its own words", "unknown"), ("stopping", "stopping")):
+        assert states(details=TargetDetails(state=state, created=0.0)) == [shown]
 
 
 @pytest.mark.parametrize("end", ["finished", "failed", "suspended"])

@@ -170,15 +170,15 @@ def test_a_page_shows_step_loss_ring_and_workers():
     assert "5 of 9" in shown
     assert "0.5" in shown
     assert "2 ranks" in shown
-    assert "loss over steps" in shown
-    assert "ranks in the ring over time" not in shown, "it has one point, and no time has passed"
+    assert "loss over" in shown
+    assert "ranks in" not in shown, "it has one point, and no time has passed"
 
 
 def test_a_page_of_nothing_says_why():
-    snapshot = JobSnapshot(time=NOW, problem="no such job")
+    snapshot = JobSnapshot(time=NOW, problem="gone")
     parsed = _Parsed(page(live_view("m", snapshot, now=NOW)))
 
-    assert "no such job" in parsed.texts
+    assert "gone" in parsed.texts
     assert "unknown" in parsed.texts
 
 

@@ -28,6 +28,34 @@ def latest_of(take, seconds=0.0):
     return Latest(take, first, lambda look, _: replace(look, problem="late"), seconds=seconds)
 
 
+async def answer_of(app, path):
+    """Status and text of the answer to a request for a path."""
+    status, body = 0, b""
+
+    async def send(message):
+        nonlocal status, body
+        status, body = message.get("status", status), body + message.get("body", b"")
+
+    about = {"path": path, "query_string": b"", "headers": []}
+    await app({"type": "http", "method": "GET", **about}, None, send)
+    return status, body.decode()
+
+
+def answers_of(source, *paths):
+    """The answers to requests that come one after the other."""
+
+    async def read():
+        app = Starlette(routes=Pages(source).routes())
+        return [await answer_of(app, path) for path in paths]
+
+    return asyncio.run(read())
+
+
+def folder_of(open_source, elsewhere=None):
+    """A folder with one job, `m`."""
+    return Folder("f", lambda: ["m"], lambda _: open_source(), elsewhere or {})
+
+
 def test_many_readers_share_one_look():
     snapshots: list[JobSnapshot] = []
 
@@ -65,21 +93,12 @@ class CountedSource:
 
 def test_first_requests_for_a_job_of_a_folder_share_one_reader():
     source = CountedSource()
-    pages = Pages(Folder("f", find=lambda: ["m"], open_source=lambda _: source))
-    app = Starlette(routes=pages.routes())
-    statuses = []
-
-    async def send(message):
-        statuses.extend([message["status"]] if "status" in message else [])
+    app = Starlette(routes=Pages(folder_of(lambda: source)).routes())
 
     async def read():
-        about = {"path": "/job/m/status.json", "query_string": b"", "headers": []}
-        scopes = [{"type": "http", "method": "GET", **about} for _ in range(3)]
-        await asyncio.gather(*(app(scope, None, send) for scope in scopes))
+        return await asyncio.gather(*(answer_of(app, "/job/m/status.json") for _ in range(3)))
 
-    asyncio.run(read())
-
-    assert statuses == [200, 200, 200]
+    assert [status for status, _ in asyncio.run(read())] == [200, 200, 200]
     assert source.num_looks == 1
 
 
@@ -93,18 +112,7 @@ def test_what_was_shown_of_a_job_is_forgotten_when_its_page_is_closed(monkeypatc
             shown.append(weakref.ref(snapshot))
             return snapshot
 
-    pages = Pages(Folder("f", find=lambda: ["m"], open_source=lambda _: Watched()))
-    app = Starlette(routes=pages.routes())
-
-    async def send(message):
-        pass
-
-    async def read():
-        for path in ("/job/m/", "/"):
-            scope = {"type": "http", "method": "GET", "path": path}
-            await app({**scope, "query_string": b"", "headers": []}, None, send)
-
-    asyncio.run(read())
+    answers_of(folder_of(Watched), "/job/m/", "/")
     gc.collect()
 
     assert [ref() for ref in shown] == [None]
@@ -113,7 +121,7 @@ def test_what_was_shown_of_a_job_is_forgotten_when_its_page_is_closed(monkeypatc
 def test_a_job_that_is_read_for_long_keeps_no_other_job_waiting():
     slow = CountedSource()
     slow.may_end.clear()
-    folder = Folder("f", find=lambda: ["m"], open_source=lambda _: slow)
+    folder = folder_of(lambda: slow)
     looking = threading.Thread(target=folder.snapshot)
     looking.start()
     assert slow.has_begun.wait(30)
@@ -148,21 +156,8 @@ def jobs_of(name):
 
 def list_pages(elsewhere, count=1):
     """The page of all jobs, some times in turn: those elsewhere, and one below a folder."""
-    pages = Pages(Folder("f", lambda: ["m"], lambda _: CountedSource(), elsewhere))
-    app = Starlette(routes=pages.routes())
-    bodies = [b""] * count
-
-    async def read():
-        about = {"path": "/", "query_string": b"", "headers": []}
-        for number in range(count):
-
-            async def send(message, number=number):
-                bodies[number] += message.get("body", b"")
-
-            await app({"type": "http", "method": "GET", **about}, None, send)
-
-    asyncio.run(read())
-    return [body.decode() for body in bodies]
+    answers = answers_of(folder_of(CountedSource, elsewhere), *["/"] * count)
+    return [text for _, text in answers]
 
 
 def test_a_list_of_jobs_elsewhere_that_takes_long_hides_no_other_job(monkeypatch, hanging):
@@ -202,10 +197,7 @@ def test_a_place_whose_command_does_not_start_is_told_beside_the_other_jobs():
 def test_who_waits_long_gets_the_look_before(monkeypatch):
     monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.2)
     may_go_on = threading.Event()
-    answers = [
-        JobSnapshot(time=1.0, state=JobState(step=1)),
-        JobSnapshot(time=2.0, state=JobState(step=2)),
-    ]
+    answers = [JobSnapshot(time=float(n), state=JobState(step=n)) for n in (1, 2)]
 
     def snapshot() -> JobSnapshot:
         if len(answers) == 1:
@@ -282,7 +274,7 @@ def test_a_mistake_of_ours_is_told_and_the_next_look_is_taken():
 def test_jobs_of_a_list_that_takes_long_are_up_until_it_is_old(monkeypatch):
     monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.2)
     source = CountedSource()
-    folder = Folder("f", lambda: ["m"], lambda _: source)
+    folder = folder_of(lambda: source)
     folder.look_seconds = 0.0
     app = Starlette(routes=Pages(folder).routes())
 
@@ -317,22 +309,7 @@ def test_a_job_elsewhere_that_cannot_be_opened_says_why(error, status):
     job = ListedJob("7", JobSnapshot(time=1.0, state=JobState()), refuse)
     folder = Folder("f", lambda: [], lambda _: CountedSource(), {"far": lambda: [job]})
 
-    answer = asyncio.run(answer_of(Starlette(routes=Pages(folder).routes()), "/job/far:7/"))
-
-    assert answer == (status, str(error))
-
-
-async def answer_of(app, path):
-    """Status and text of the answer to a request for a path."""
-    status, body = 0, b""
-
-    async def send(message):
-        nonlocal status, body
-        status, body = message.get("status", status), body + message.get("body", b"")
-
-    about = {"path": path, "query_string": b"", "headers": []}
-    await app({"type": "http", "method": "GET", **about}, None, send)
-    return status, body.decode()
+    assert answers_of(folder, "/job/far:7/") == [(status, str(error))]
 
 
 class WatchedAccount(Account):
@@ -349,7 +326,7 @@ def test_the_status_of_a_job_is_written_in_a_thread():
     source = CountedSource()
     source.snapshot = lambda: JobSnapshot(time=0.0, state=JobState(account=WatchedAccount()))
 
-    _, text = asyncio.run(answer_of(Starlette(routes=Pages(source).routes()), "/status.json"))
+    ((_, text),) = answers_of(source, "/status.json")
 
     assert json.loads(text)["account"] == {"goodput": None, "seconds": {}, "ranks": []}
     assert len(WatchedAccount.threads) == 1

@@ -16,21 +16,44 @@ from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig, KubernetesConfig
 from edl_horovod.displays.page.folder import Folder, list_view
 from edl_horovod.displays.page.rendering import charts_of, page
-from edl_horovod.displays.page.snapshot import DirectorySource, History
+from edl_horovod.displays.page.snapshot import DirectorySource, History, JobSnapshot
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, Recorded, line_of
 from tests.job_events import event, recorded
 
 
-def make_job(job_dir: Path) -> None:
-    job_dir.mkdir(exist_ok=True)
-    config = JobConfig(task="train", data="/d", output="/o", model_def="m")
+def make_job(job_dir: Path, output: str = "/o", **settings: Any) -> None:
+    job_dir.mkdir(parents=True, exist_ok=True)
+    config = JobConfig(task="train", data="/d", output=output, model_def="m", **settings)
     resolved.dump(config, job_dir / "config.yaml")
 
 
 def step(number: int, **changes: Any) -> Recorded:
     said = {"step": number, "loss": 1.0 / number, "records_seen": number, "size": 2, **changes}
     return recorded("step", float(number), **said)
+
+
+def history_of(*events: Recorded) -> History:
+    history = History()
+    for entry in events:
+        history.add(entry)
+    return history
+
+
+def snapshot_of(*events: Recorded) -> JobSnapshot:
+    history = history_of(*events)
+    return history.snapshot(history.state)
+
+
+def steps_of(snapshot: JobSnapshot) -> list[int]:
+    return [x for x, _ in snapshot.loss]
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A job that has no event yet."""
+    make_job(tmp_path)
+    return DirectorySource(JobDir(tmp_path))
 
 
 def write_steps(job_dir: Path, *numbers: int) -> None:
@@ -48,7 +71,7 @@ def test_a_job_that_is_not_there_yet_is_shown_once_it_is(tmp_path):
     present = source.snapshot()
 
     assert (missing.http_status, missing.state) == (404, None)
-    assert "no config.yaml" in missing.problem
+    assert "config.yaml" in missing.problem
     assert present.http_status == 200
     assert present.state is not None
     assert present.state.step == 2
@@ -61,10 +84,8 @@ def test_a_file_in_the_place_of_a_job_is_no_job(tmp_path):
     assert DirectorySource(JobDir(tmp_path / "job")).snapshot().http_status == 404
 
 
-def test_only_what_was_added_is_read_again(tmp_path):
-    make_job(tmp_path)
+def test_only_what_was_added_is_read_again(source, tmp_path):
     write_steps(tmp_path, *range(1, 100))
-    source = DirectorySource(JobDir(tmp_path))
     source.snapshot()
     path = tmp_path / "events.jsonl"
     size = path.stat().st_size
@@ -75,69 +96,56 @@ def test_only_what_was_added_is_read_again(tmp_path):
 
     write_steps(tmp_path, 100)
 
-    assert [x for x, _ in source.snapshot().loss] == list(range(1, 101))
+    assert steps_of(source.snapshot()) == list(range(1, 101))
 
 
-def test_a_torn_line_is_passed_over(tmp_path):
-    make_job(tmp_path)
+def test_a_torn_line_is_passed_over(source, tmp_path):
     write_steps(tmp_path, 1)
-    source = DirectorySource(JobDir(tmp_path))
     with (tmp_path / "events.jsonl").open("ab") as stream:
         stream.write(b'{"time": 2.0, "kind": "st')
     torn = source.snapshot()
     write_steps(tmp_path, 3)
 
     assert torn.loss == ((1, 1.0),)
-    assert [x for x, _ in source.snapshot().loss] == [1, 3]
+    assert steps_of(source.snapshot()) == [1, 3]
 
 
-def test_a_job_that_begins_anew_in_the_directory_is_a_new_one(tmp_path):
-    make_job(tmp_path)
+def test_a_job_that_begins_again_in_the_directory_is_a_new_one(source, tmp_path):
     write_steps(tmp_path, 5)
-    source = DirectorySource(JobDir(tmp_path))
     source.snapshot()
 
     os.truncate(tmp_path / "events.jsonl", 0)
     write_steps(tmp_path, *range(1, 5))
 
-    assert [x for x, _ in source.snapshot().loss] == [1, 2, 3, 4]
+    assert steps_of(source.snapshot()) == [1, 2, 3, 4]
 
 
-def test_an_event_that_lacks_a_field_hurts_nothing(tmp_path):
-    make_job(tmp_path)
+def test_an_event_that_lacks_a_field_hurts_nothing(source, tmp_path):
     write_steps(tmp_path, 1)
     with (tmp_path / "events.jsonl").open("a") as stream:
         stream.write('{"time": 2.0, "source": "launcher", "kind": "step", "step": 2}\n')
     write_steps(tmp_path, 3)
 
-    assert [x for x, _ in DirectorySource(JobDir(tmp_path)).snapshot().loss] == [1, 3]
+    assert steps_of(source.snapshot()) == [1, 3]
 
 
 def test_a_loss_that_is_no_number_leaves_a_gap():
-    history = History()
-    for entry in (step(1), step(2, loss=None), step(3, loss=None)):
-        history.add(entry)
+    snapshot = snapshot_of(step(1), step(2, loss=None), step(3, loss=None))
 
-    assert [x for x, _ in history.snapshot(history.state).loss] == [1]
-    assert history.state.step == 3
+    assert (steps_of(snapshot), snapshot.state.step) == ([1], 3)
 
 
 def test_only_changes_of_the_ring_are_kept():
-    history = History()
-    for number, size in enumerate((2, 2, 3, 3, 1), 1):
-        history.add(step(number, size=size))
+    steps = [step(number, size=size) for number, size in enumerate((2, 2, 3, 3, 1), 1)]
 
-    assert history.snapshot(history.state).ring == ((1.0, 2), (3.0, 3), (5.0, 1))
+    assert snapshot_of(*steps).ring == ((1.0, 2), (3.0, 3), (5.0, 1))
 
 
-def test_the_curve_of_the_ring_of_a_job_that_is_over_ends_with_the_job(tmp_path):
-    make_job(tmp_path)
-    source = DirectorySource(JobDir(tmp_path))
-    path = tmp_path / "events.jsonl"
+def test_the_curve_of_the_ring_of_a_job_that_is_over_ends_with_the_job(source, tmp_path):
     ended = time.time() - 3600
     lines = [recorded("step", ended - 120 + number, size=2, step=number) for number in (1, 2)]
     lines.append(recorded("job", ended, state="finished", steps=2))
-    path.write_text("".join(map(line_of, lines)))
+    (tmp_path / "events.jsonl").write_text("".join(map(line_of, lines)))
 
     snapshot = source.snapshot()
 
@@ -145,22 +153,18 @@ def test_the_curve_of_the_ring_of_a_job_that_is_over_ends_with_the_job(tmp_path)
     assert ring_seconds(snapshot) == [0, 119]
 
 
-def test_the_curve_of_the_ring_of_a_job_that_runs_extends_until_now(tmp_path):
-    history = History()
-    history.add(recorded("step", time.time() - 600, size=2, step=1))
-
-    (began, until) = ring_seconds(history.snapshot(history.state))
+def test_the_curve_of_the_ring_of_a_job_that_runs_extends_until_now():
+    began, until = ring_seconds(snapshot_of(recorded("step", time.time() - 600, size=2, step=1)))
 
     assert (began, round(until / 10)) == (0, 60)
 
 
 def test_a_clock_that_is_set_back_leaves_a_curve_that_can_be_drawn():
-    history = History()
-    for when, size in ((100.0, 2), (50.0, 3), (120.0, 1)):
-        history.add(recorded("step", when, size=size, step=1))
-    history.add(recorded("job", 60.0, state="finished"))
+    sizes = ((100.0, 2), (50.0, 3), (120.0, 1))
+    events = [recorded("step", when, size=size, step=1) for when, size in sizes]
+    snapshot = snapshot_of(*events, recorded("job", 60.0, state="finished"))
 
-    assert ring_seconds(history.snapshot(history.state)) == [0, 0, 20, 20]
+    assert ring_seconds(snapshot) == [0, 0, 20, 20]
 
 
 def ring_seconds(snapshot):
@@ -168,10 +172,8 @@ def ring_seconds(snapshot):
     return json.loads(chart.data)["curves"][0]["x"]
 
 
-def test_nothing_is_read_while_no_file_changes(tmp_path, monkeypatch):
-    make_job(tmp_path)
+def test_nothing_is_read_while_no_file_changes(source, tmp_path, monkeypatch):
     write_steps(tmp_path, 1)
-    source = DirectorySource(JobDir(tmp_path))
     first = source.snapshot()
     monkeypatch.setattr(Path, "open", None)
     monkeypatch.setattr(JobDir, "is_running", lambda _: False)
@@ -181,18 +183,16 @@ def test_nothing_is_read_while_no_file_changes(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("is_reset_first", [True, False])
 def test_what_a_reset_took_is_known_by_its_parts(is_reset_first):
-    history = History()
     first_two = [
         recorded("generation", 9.9375, generation=2, is_formed=True, seconds=0.3125),
         recorded(
             "reset", 10.0, generation=2, old_size=2, new_size=1, seconds=0.5, join_seconds=0.375
         ),
     ]
-    for entry in reversed(first_two) if is_reset_first else first_two:
-        history.add(entry)
-    history.add(step(7, size=1)._replace(time=10.125))
+    if is_reset_first:
+        first_two.reverse()
 
-    (reset,) = history.snapshot(history.state).resets
+    (reset,) = snapshot_of(*first_two, step(7, size=1)._replace(time=10.125)).resets
     assert reset.parts == {
         "notice": (9.5, 9.625),
         "rendezvous": (9.625, 9.875),
@@ -202,25 +202,18 @@ def test_what_a_reset_took_is_known_by_its_parts(is_reset_first):
 
 
 def test_the_ring_after_a_loss_of_all_ranks_is_a_reset_and_the_jobs_first_one_is_not():
-    history = History()
-    for generation, size in ((1, 2), (2, 2)):  # Each time the leader is a process without a ring.
-        history.add(recorded("reset", generation=generation, old_size=0, new_size=size))
+    # Each time the leader is a process without a ring.
+    rings = [recorded("reset", generation=n, old_size=0, new_size=2) for n in (1, 2)]
 
-    snapshot = history.snapshot(history.state)
+    snapshot = snapshot_of(*rings)
     assert [reset.event.generation for reset in snapshot.resets] == [2]
     assert snapshot.state.num_resets == 1
 
 
 def test_the_first_ring_of_another_job_in_the_same_log_is_no_reset():
-    history = History()
-    for entry in (
-        recorded("reset", generation=1, new_size=2),
-        recorded("job", state="finished"),
-        recorded("reset", generation=1, new_size=2),
-    ):
-        history.add(entry)
+    first = recorded("reset", generation=1, new_size=2)
 
-    snapshot = history.snapshot(history.state)
+    snapshot = snapshot_of(first, recorded("job", state="finished"), first)
     assert (snapshot.resets, snapshot.state.num_resets) == ((), 0)
 
 
@@ -229,11 +222,9 @@ def reset_at_ten(**fields):
 
 
 def test_a_ring_that_trained_on_while_the_next_one_was_decided_had_nothing_to_notice():
-    history = History()
-    history.add(recorded("generation", 10.5, generation=2, is_formed=True, seconds=5.0))
-    history.add(reset_at_ten(join_seconds=0.25))
+    ring = recorded("generation", 10.5, generation=2, is_formed=True, seconds=5.0)
 
-    (reset,) = history.snapshot(history.state).resets
+    (reset,) = snapshot_of(ring, reset_at_ten(join_seconds=0.25)).resets
     assert reset.parts == {"notice": (9.5, 9.5), "rendezvous": (9.5, 9.75), "sync": (9.75, 10.0)}
 
 
@@ -245,42 +236,34 @@ def test_a_ring_that_trained_on_while_the_next_one_was_decided_had_nothing_to_no
     ],
 )
 def test_without_a_coordinator_the_leader_tells_the_parts(fields, parts):
-    history = History()
-    history.add(reset_at_ten(**fields))
     # The launcher of a static ring writes its members once the ring works.
-    history.add(recorded("generation", 10.0625, generation=2, is_formed=True))
-    history.add(step(7, size=1)._replace(time=10.125))
+    ring = recorded("generation", 10.0625, generation=2, is_formed=True)
+    first_step = step(7, size=1)._replace(time=10.125)
 
-    (reset,) = history.snapshot(history.state).resets
+    (reset,) = snapshot_of(reset_at_ten(**fields), ring, first_step).resets
     assert reset.parts == {**parts, "first step": (10.0, 10.125)}
 
 
 def test_a_process_is_shown_with_the_cause_of_its_end():
-    history = History()
-    for entry in (
-        recorded(
-            "account", 10.0, "host:1", pid=1, began=5.0, seconds={"input": 5.0}, doing="input"
-        ),
+    def account(time, pid, **seconds):
+        fields = {"pid": pid, "began": time - seconds["input"], "seconds": seconds}
+        return recorded("account", time, "host:1", doing="input", **fields)
+
+    killed, newcomer = snapshot_of(
+        account(10.0, 1, input=5.0),
         recorded("worker", 11.0, worker="host:1", state="lost"),
         recorded("worker", 11.5, worker="host:1", state="failed", message="SIGKILL. Maybe ..."),
-        recorded(
-            "account", 15.0, "host:1", pid=2, began=12.0, seconds={"input": 3.0}, doing="input"
-        ),
-    ):
-        history.add(entry)
-
-    killed, newcomer = history.snapshot(history.state).processes
+        account(15.0, 2, input=3.0),
+    ).processes
     assert (killed.last.pid, killed.end) == (1, "failed: SIGKILL")
     assert (newcomer.last.pid, newcomer.end) == (2, "")
 
 
 def test_a_process_of_which_only_the_connection_was_lost_has_no_end():
-    history = History()
-    history.add(recorded("account", 10.0, "host:1", doing="input", seconds={"input": 5.0}))
-    for state in ("lost", "returned"):
-        history.add(recorded("worker", 11.0, worker="host:1", state=state))
+    account = recorded("account", 10.0, "host:1", doing="input", seconds={"input": 5.0})
+    states = [recorded("worker", 11.0, worker="host:1", state=s) for s in ("lost", "returned")]
 
-    (process,) = history.snapshot(history.state).processes
+    (process,) = snapshot_of(account, *states).processes
     assert process.end == ""
 
 
@@ -306,13 +289,13 @@ def test_a_job_of_a_million_events_has_a_snapshot_of_bounded_size():
 
 def test_the_accounts_of_a_job_with_many_processes_are_bounded():
     def size(num_processes):
-        history = History()
-        for pid in range(num_processes):
-            for number in range(1, 21):
-                seconds = {"input": float(number)}
-                account = recorded("account", pid + number, pid=pid, seconds=seconds, doing="input")
-                history.add(account)
-        shown = history.snapshot(history.state).processes
+        shown = snapshot_of(
+            *(
+                recorded("account", pid + n, pid=pid, seconds={"input": float(n)}, doing="input")
+                for pid in range(num_processes)
+                for n in range(1, 21)
+            )
+        ).processes
         assert len(shown) == num_processes
         assert len(shown[-1].moments) > 2
         return sum(len(process.moments) for process in shown)
@@ -337,6 +320,13 @@ def folder_with(tmp_path, *names):
     return Folder("f", lambda: names, lambda name: DirectorySource(JobDir(tmp_path / name)))
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a job that has ended."""
+    write_ended_job(tmp_path / "job", 20)
+    return folder_with(tmp_path, "job")
+
+
 def test_a_list_of_jobs_that_are_over_keeps_little_of_each(tmp_path):
     names = [f"job{number}" for number in range(10)]
     for name in names:
@@ -353,10 +343,7 @@ def test_a_list_of_jobs_that_are_over_keeps_little_of_each(tmp_path):
     assert num_bytes < len(names) * 50_000
 
 
-def test_a_job_that_is_over_is_listed_with_how_it_ended(tmp_path):
-    write_ended_job(tmp_path / "job", 20)
-    folder = folder_with(tmp_path, "job")
-
+def test_a_job_that_is_over_is_listed_with_how_it_ended(folder):
     for _ in range(2):
         ((_, listed),) = folder.snapshot().jobs
         assert (listed.is_over, listed.state.state, listed.state.step) == (True, "finished", 20)
@@ -365,21 +352,17 @@ def test_a_job_that_is_over_is_listed_with_how_it_ended(tmp_path):
         assert listed.ended >= listed.began
 
 
-def test_the_page_of_a_job_that_was_only_listed_has_all_of_it(tmp_path):
-    write_ended_job(tmp_path / "job", 20)
-    folder = folder_with(tmp_path, "job")
+def test_the_page_of_a_job_that_was_only_listed_has_all_of_it(folder):
     folder.snapshot()
 
     shown = folder.source("job").snapshot()
 
-    assert [x for x, _ in shown.loss] == list(range(1, 21))
+    assert steps_of(shown) == list(range(1, 21))
     assert len(shown.processes) == 1
     assert folder.source("job").snapshot().loss == shown.loss
 
 
-def test_a_listed_job_that_goes_on_is_read_again(tmp_path):
-    write_ended_job(tmp_path / "job", 20)
-    folder = folder_with(tmp_path, "job")
+def test_a_listed_job_that_goes_on_is_read_again(folder, tmp_path):
     folder.snapshot()
     write_steps(tmp_path / "job", 21)
     with EventLog(tmp_path / "job" / "events.jsonl", "launcher") as log:
@@ -391,9 +374,7 @@ def test_a_listed_job_that_goes_on_is_read_again(tmp_path):
     assert listed.state.metrics == {"auc": 0.75}
 
 
-def test_a_page_that_is_open_is_not_read_again_because_of_the_list(tmp_path, monkeypatch):
-    write_ended_job(tmp_path / "job", 20)
-    folder = folder_with(tmp_path, "job")
+def test_a_page_that_is_open_is_not_read_again_because_of_the_list(folder, monkeypatch):
     shown = folder.source("job").snapshot()
     folder.snapshot()
     monkeypatch.setattr(Path, "open", None)
@@ -402,18 +383,9 @@ def test_a_page_that_is_open_is_not_read_again_because_of_the_list(tmp_path, mon
     assert folder.source("job").snapshot().loss == shown.loss
 
 
-def write_job_of_sweep(job_dir, *, secret="", **settings):
-    job_dir.mkdir(parents=True, exist_ok=True)
-    kubernetes = KubernetesConfig(env={"TOKEN": secret})
-    config = JobConfig(
-        task="train",
-        data="/d",
-        output=str(job_dir.with_suffix(".out")),
-        model_def="m",
-        kubernetes=kubernetes,
-        **settings,
-    )
-    resolved.dump(config, job_dir / "config.yaml")
+def write_job_of_sweep(job_dir, rate, *, secret=""):
+    settings = {"params": {"rate": rate}, "kubernetes": KubernetesConfig(env={"TOKEN": secret})}
+    make_job(job_dir, output=str(job_dir.with_suffix(".out")), **settings)
 
 
 def list_page(folder):
@@ -429,21 +401,21 @@ def compared(shown):
 def test_the_jobs_of_one_folder_are_listed_with_the_settings_in_which_they_differ(tmp_path):
     names = ["a.job", "b.job"]
     for name, rate in zip(names, (0.1, 0.01), strict=True):
-        write_job_of_sweep(tmp_path / name, secret=name, params={"rate": rate})
+        write_job_of_sweep(tmp_path / name, rate, secret=name)
         write_steps(tmp_path / name, 1, 2)
     folder = folder_with(tmp_path, *names)
 
     first = list_page(folder)
     assert compared(first) == ["job", "params.rate", "a.job", "0.1", "b.job", "0.01"]
     assert first.count("data-chart") == 1
-    write_job_of_sweep(tmp_path / "b.job", params={"rate": 0.1})
+    write_job_of_sweep(tmp_path / "b.job", 0.1)
     assert compared(list_page(folder)) == []
 
 
 def test_jobs_of_several_folders_are_not_compared(tmp_path):
     names = ["x/a.job", "y/b.job"]
     for name, rate in zip(names, (0.1, 0.01), strict=True):
-        write_job_of_sweep(tmp_path / name, params={"rate": rate})
+        write_job_of_sweep(tmp_path / name, rate)
         write_steps(tmp_path / name, 1, 2)
 
     shown = list_page(folder_with(tmp_path, *names))
