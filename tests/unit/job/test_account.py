@@ -3,8 +3,9 @@
 import pytest
 
 from edl_horovod.job.account import LOST
-from edl_horovod.job.events import AccountEvent, JobEvent, Recorded, StepEvent, WorkerEvent
+from edl_horovod.job.events import AccountEvent, JobEvent, Recorded, WorkerEvent
 from edl_horovod.job.state import summarize
+from tests.job_events import recorded
 
 
 def account(time, worker, pid, doing="computing", began=None, age=None, **seconds):
@@ -13,22 +14,16 @@ def account(time, worker, pid, doing="computing", began=None, age=None, **second
     return Recorded(time, worker, event)
 
 
+def seconds_of(*events):
+    return summarize(events).account.seconds
+
+
 def missed(time, worker, state="lost"):
     return Recorded(time, "coordinator", WorkerEvent(worker=worker, state=state))
 
 
 def step(time):
-    event = StepEvent(
-        step=1,
-        total_steps=9,
-        epoch=0,
-        loss=0.5,
-        records_per_second=1.0,
-        records_seen=8,
-        size=2,
-        metrics={},
-    )
-    return Recorded(time, "host:0", event)
+    return recorded("step", time, "host:0")
 
 
 def test_the_newest_account_of_each_process_counts():
@@ -69,13 +64,12 @@ def test_the_time_up_to_a_sudden_end_is_a_cause_of_its_own(state):
 @pytest.mark.parametrize("jump", [-7200.0, 7200.0])
 def test_a_clock_that_is_set_invents_and_hides_no_lost_time(jump):
     """Before the last account, which goes on with a step of 1.5 s."""
-    total = summarize(
-        [
-            account(8010, "host:0", 1, began=8000.0, age=10.0, computing=10.0),
-            account(8020 + jump, "host:0", 1, began=8000.0, age=20.0, computing=18.5),
-            missed(8022.5 + jump, "host:0"),
-        ]
-    ).account
+    events = [
+        account(8010, "host:0", 1, began=8000.0, age=10.0, computing=10.0),
+        account(8020 + jump, "host:0", 1, began=8000.0, age=20.0, computing=18.5),
+        missed(8022.5 + jump, "host:0"),
+    ]
+    total = summarize(events).account
     assert total.seconds == {"computing": 18.5, LOST: 4.0}
     assert [rank.age for rank in total.ranks] == [22.5]
 
@@ -92,23 +86,12 @@ def hung(time, worker, seconds):
 
 
 def test_the_time_since_the_last_progress_of_one_that_hung_is_no_unknown_time():
-    events = [
-        account(10, "host:1", 2, computing=10.0),
-        hung(45, "host:1", 30.0),
-        missed(50, "host:1"),
-    ]
-    total = summarize(events).account
-    assert total.seconds == {"computing": 10.0, "hung": 35.0, LOST: 5.0}
-
-
-def test_one_that_came_back_is_not_said_to_have_hung():
-    events = [
-        account(10, "host:1", 2, computing=10.0),
-        hung(45, "host:1", 30.0),
-        account(60, "host:1", 2, began=0.0, computing=60.0),
-        missed(62, "host:1"),
-    ]
-    assert summarize(events).account.seconds == {"computing": 60.0, LOST: 2.0}
+    events = [account(10, "host:1", 2, computing=10.0), hung(45, "host:1", 30.0)]
+    end = missed(50, "host:1")
+    assert seconds_of(*events, end) == {"computing": 10.0, "hung": 35.0, LOST: 5.0}
+    returned = account(60, "host:1", 2, began=0.0, computing=60.0)
+    end = missed(62, "host:1")
+    assert seconds_of(*events, returned, end) == {"computing": 60.0, LOST: 2.0}
 
 
 def test_a_process_without_a_last_word_has_ended_when_its_worker_has_a_newer_one():
@@ -137,7 +120,7 @@ def test_a_rank_that_outlives_the_jobs_event_for_a_moment_has_the_last_word():
         Recorded(20, "host:1", JobEvent(state="finished")),
         account(21, "host:0", 1, doing="", began=0.0, computing=19.0, ending=2.0),
     ]
-    assert summarize(events).account.seconds == {"computing": 19.0, "ending": 2.0}
+    assert seconds_of(*events) == {"computing": 19.0, "ending": 2.0}
 
 
 def test_the_first_process_that_was_heard_of_stays_the_first():
@@ -163,8 +146,8 @@ def test_an_account_that_cannot_be_is_passed_over(began, seconds):
 
 
 def test_a_process_that_said_goodbye_is_not_lost():
-    events = [account(10, "host:0", 1, doing="", ending=10.0), missed(40, "host:0")]
-    assert summarize(events).account.seconds == {"ending": 10.0}
+    last = account(10, "host:0", 1, doing="", ending=10.0)
+    assert seconds_of(last, missed(40, "host:0")) == {"ending": 10.0}
 
 
 def test_a_pid_that_is_used_again_is_another_process():
@@ -173,7 +156,7 @@ def test_a_pid_that_is_used_again_is_another_process():
         account(30, "host:0", 1, began=20.0, computing=10.0),
         account(31, "host:0", 1, began=20.0, computing=11.0),
     ]
-    assert summarize(events).account.seconds == {"computing": 11.0, "ending": 10.0}
+    assert seconds_of(*events) == {"computing": 11.0, "ending": 10.0}
 
 
 def test_causes_of_another_version_are_not_counted_as_steps():

@@ -33,8 +33,9 @@ def job_dir(tmp_path):
 
 
 def test_a_fresh_job_refuses_to_lose_them_and_says_how_to_go_on(job_dir):
-    with pytest.raises(OutputError, match=r"up to step 10.*resume=auto.*overwrite=true"):
+    with pytest.raises(OutputError, match="step 10") as caught:
         settle_checkpoints(CONFIG, JobDir(job_dir))
+    assert all(key in caught.value.hint for key in ("resume=auto", "overwrite=true"))
     assert steps(job_dir) == [5, 10]
 
 
@@ -79,25 +80,21 @@ def test_those_of_a_job_that_delivered_its_result_may_go(job_dir):
     assert steps(job_dir) == []
 
 
-@pytest.mark.parametrize("resume", ["auto", "must"])
-@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(("resume", "overwrite"), [("auto", False), ("auto", True), ("must", True)])
 def test_a_job_that_goes_on_keeps_them(job_dir, resume, overwrite):
     settle_checkpoints(replace(CONFIG, resume=resume, overwrite=overwrite), JobDir(job_dir))
     assert steps(job_dir) == [5, 10]
 
 
 def test_a_job_that_must_go_on_needs_one(tmp_path):
-    with pytest.raises(ConfigError, match="Received: resume=must"):
+    with pytest.raises(ConfigError, match="resume=must"):
         settle_checkpoints(replace(CONFIG, resume="must"), JobDir(tmp_path))
     settle_checkpoints(replace(CONFIG, resume="auto"), JobDir(tmp_path))
 
 
 def test_how_to_go_on_is_said_where_there_is_a_checkpoint(job_dir, tmp_path_factory):
     said = resume_hint(CONFIG, JobDir(job_dir))
-    assert said == (
-        f"\nThe checkpoint of step 10 is in {job_dir}: the same command with resume=auto goes on"
-        " from there."
-    )
+    assert all(words in said for words in ("step 10", str(job_dir), "resume=auto"))
     assert resume_hint(CONFIG, JobDir(tmp_path_factory.mktemp("empty"))) == ""
     other = replace(CONFIG, task="evaluate", trained_model="m", model_def="")
     assert resume_hint(other, JobDir(job_dir)) == ""
@@ -145,19 +142,17 @@ def test_a_damaged_checkpoint_is_passed_over(job, tmp_path):
 
 
 def test_a_ring_that_does_not_fit_the_kept_lanes_is_refused_and_told_why(job):
-    with pytest.raises(ConfigError, match=r"launch.np=64, lanes=32"):
+    with pytest.raises(ConfigError, match="np=64, lanes=32"):
         LocalTarget().plan(job("launch.np=64"))
 
 
 def test_a_largest_ring_beyond_the_lanes_is_told(job, caplog):
     assert LocalTarget().plan(job("elastic.max_np=64")).config.data_plan.lanes == 32
-    assert "elastic.max_np=64, but the ring can have at most 32 ranks" in caplog.text
+    assert "max_np=64" in caplog.text
+    assert "32 ranks" in caplog.text
 
 
 def test_a_ring_of_64_needs_no_further_setting(caplog):
-    check_start(
-        config_of(
-            "train", ["data=d", "model_def=m", "output=/o", "launch.np=64", "train.batch_size=4096"]
-        )
-    )
+    settings = ["data=d", "model_def=m", "output=/o", "launch.np=64", "train.batch_size=4096"]
+    check_start(config_of("train", settings))
     assert caplog.text == ""

@@ -5,7 +5,7 @@ import math
 import os
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -55,7 +55,7 @@ def test_a_log_that_cannot_be_read_knows_nothing_and_stops_nobody(path, caplog):
         path.unlink()
         path.mkdir()
         assert not log.has(lambda entry: True)
-    assert "cannot be read" in caplog.text
+    assert str(path) in caplog.text
 
 
 def test_a_second_writer_appends(path):
@@ -108,39 +108,30 @@ def test_lines_that_are_no_events_are_passed_over(path, line):
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields"),
+    ("kind", "name", "values"),
     [
-        ("step", {"metrics": [1]}),
-        ("step", {"metrics": "text"}),
-        ("step", {"metrics": {"auc": "text"}}),
-        ("step", {"metrics": {"auc": {}}}),
-        ("evaluation", {"parties": {"north": 0.5}}),
-        ("evaluation", {"parties": [1]}),
-        ("generation", {"members": 2}),
-        ("generation", {"members": [2]}),
-        ("generation", {"is_formed": 1}),
-        ("step", {"step": "text"}),
-        ("step", {"step": None}),
-        ("step", {"step": 10**30}),
-        ("step", {"size": [1]}),
-        ("step", {"loss": "text"}),
-        ("step", {"loss": float("inf")}),
-        ("reset", {"seconds": None}),
-        ("log", {"time": float("nan")}),
-        ("log", {"time": -1.0}),
-        ("log", {"time": 1e300}),
-        ("log", {"source": 7}),
-        ("job", {"state": 7}),
-        ("job", {"steps": None}),
-        ("log", {"message": None}),
-        ("log", {"kind": 7}),
-        ("log", {"kind": []}),
+        ("step", "metrics", [[1], "text", {"auc": "text"}, {"auc": {}}]),
+        ("evaluation", "parties", [{"north": 0.5}, [1]]),
+        ("generation", "members", [2, [2]]),
+        ("generation", "is_formed", [1]),
+        ("step", "step", ["text", None, 10**30]),
+        ("step", "size", [[1]]),
+        ("step", "loss", ["text", float("inf")]),
+        ("reset", "seconds", [None]),
+        ("log", "time", [float("nan"), -1.0, 1e300]),
+        ("log", "source", [7]),
+        ("job", "state", [7]),
+        ("job", "steps", [None]),
+        ("log", "message", [None]),
+        ("log", "kind", [7, []]),
     ],
 )
-def test_events_whose_fields_are_not_what_they_must_be_are_passed_over(path, kind, fields):
+def test_events_whose_fields_are_not_what_they_must_be_are_passed_over(path, kind, name, values):
     good = line_of(recorded(kind))
-    path.write_text("".join([good, json.dumps({**json.loads(good), **fields}) + "\n", good]))
-    assert events.read(path) == [recorded(kind)] * 2
+    for value in values:
+        bad = json.dumps({**json.loads(good), name: value}) + "\n"
+        path.write_text("".join([good, bad, good]))
+        assert events.read(path) == [recorded(kind)] * 2, value
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -165,21 +156,10 @@ def test_the_log_s_format_is_that_of_earlier_versions():
         '"epoch": 0, "loss": null, "records_per_second": 12.5, "records_seen": 96, "size": 2, '
         '"metrics": {"auc": 0.5}}\n'
     )
+    step = {"step": 3, "total_steps": 9, "epoch": 0, "loss": None, "records_per_second": 12.5}
+    step |= {"records_seen": 96, "size": 2, "metrics": {"auc": 0.5}}
     parsed = events.parse(line)
-    assert parsed == events.Recorded(
-        1.5,
-        "localhost:0",
-        events.StepEvent(
-            step=3,
-            total_steps=9,
-            epoch=0,
-            loss=None,
-            records_per_second=12.5,
-            records_seen=96,
-            size=2,
-            metrics={"auc": 0.5},
-        ),
-    )
+    assert parsed == events.Recorded(1.5, "localhost:0", events.StepEvent(**step))
     assert line_of(parsed) == line
 
 
@@ -192,10 +172,8 @@ def test_numbers_that_are_not_finite_are_null_in_the_log():
 
 
 def test_fields_that_an_event_does_not_have_are_not_in_the_log():
-    written = json.loads(line_of(recorded("job", 1.0)))
-    assert written == {"time": 1.0, "source": "test", "kind": "job", "state": "running"} | {
-        "message": ""
-    }
+    line = '{"time": 1.0, "source": "test", "kind": "job", "state": "running", "message": ""}'
+    assert json.loads(line_of(recorded("job", 1.0))) == json.loads(line)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
@@ -204,7 +182,7 @@ def test_a_full_disk_is_warned_of_once_and_ends_nothing(caplog):
         for _ in range(3):
             log.write(event("log"))
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "No space left on device" in caplog.text
+    assert "No space" in caplog.text
 
 
 def test_a_write_cut_short_leaves_the_next_one_whole(path, monkeypatch, caplog):
@@ -225,11 +203,8 @@ def test_lines_of_many_writers_do_not_mix(path):
             for number in range(100):
                 log.write(event("log", message=f"{number} {'x' * 500}"))
 
-    threads = [threading.Thread(target=write, args=(f"w{n}",)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, [f"w{n}" for n in range(8)]))
     entries = events.read(path)
     assert len(entries) == 800
     for source in {source for _, source, _ in entries}:
@@ -252,6 +227,4 @@ def test_an_event_that_several_processes_have_is_written_once(path):
     command = [sys.executable, "-c", code, str(path)]
     started = [subprocess.Popen(command) for _ in range(4)]
     assert [process.wait(60) for process in started] == [0] * 4
-    assert [entry.event.message for entry in events.read(path)] == [
-        str(number) for number in range(50)
-    ]
+    assert [entry.event.message for entry in events.read(path)] == [str(n) for n in range(50)]

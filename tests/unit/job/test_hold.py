@@ -46,7 +46,7 @@ def held(plan, *, is_takeover=False):
 
 def leave_traces(plan):
     assert not was_filled_by(plan.job_dir, plan.secret_file)
-    with held(plan, is_takeover=False):
+    with held(plan):
         for name in ("events.jsonl", "coordinator.json", "hosts"):
             (plan.job_dir.path / name).write_text(json.dumps("a trace"))
 
@@ -55,11 +55,10 @@ def test_a_launcher_finds_its_own_job_as_the_one_before_it_left_it(plan):
     leave_traces(plan)
 
     assert was_filled_by(plan.job_dir, plan.secret_file)
+    assert not was_filled_by(plan.job_dir, None), "a job without a secret is never taken over"
     with held(plan, is_takeover=True):
-        assert (plan.job_dir.launcher_pid).exists()
-        assert {"events.jsonl", "coordinator.json", "hosts"} <= {
-            path.name for path in plan.job_dir.path.iterdir() if path.is_file()
-        }
+        files = {path.name for path in plan.job_dir.path.iterdir() if path.is_file()}
+        assert {"launcher.pid", "events.jsonl", "coordinator.json", "hosts"} <= files
 
 
 def test_another_job_finds_nothing_of_it(plan, tmp_path):
@@ -69,7 +68,7 @@ def test_another_job_finds_nothing_of_it(plan, tmp_path):
     plan = dataclasses.replace(plan, secret_file=other)
 
     assert not was_filled_by(plan.job_dir, plan.secret_file)
-    with held(plan, is_takeover=False):
+    with held(plan):
         assert events.read(plan.job_dir.events) == []
         assert not (plan.job_dir.coordinator_state).exists()
         assert "a trace" not in (plan.job_dir.hosts).read_text()
@@ -78,7 +77,7 @@ def test_another_job_finds_nothing_of_it(plan, tmp_path):
 def test_the_settings_of_a_job_are_its_owners_alone(plan):
     mask = os.umask(0o022)
     try:
-        with held(plan, is_takeover=False):
+        with held(plan):
             mode = stat.S_IMODE((plan.job_dir.config).stat().st_mode)
     finally:
         os.umask(mask)
@@ -99,7 +98,7 @@ def test_a_ring_that_ended_with_its_launcher_leaves_checkpoint_ledger_and_events
         (plan.job_dir.path / folder).mkdir()
     checkpoint_files.path_of(plan.job_dir.checkpoints, 40).touch()
 
-    assert "from the checkpoint of step 40" in takeover_message(plan.config, plan.job_dir)
+    assert "step 40" in takeover_message(plan.config, plan.job_dir)
     with held(plan, is_takeover=True):
         left = {path.name for path in plan.job_dir.path.iterdir()}
         assert {"checkpoints", "ledger", "events.jsonl"} <= left
@@ -110,10 +109,9 @@ def test_a_ring_that_ended_with_its_launcher_leaves_checkpoint_ledger_and_events
 def test_a_ring_that_left_no_checkpoint_begins_anew_and_says_so(plan_over_ssh):
     plan = plan_over_ssh
     leave_traces(plan)
-    (plan.job_dir.ledger).mkdir()
+    plan.job_dir.ledger.mkdir()
 
-    said = takeover_message(plan.config, plan.job_dir)
-    assert "before there was a checkpoint; training begins at step 0 again" in said
+    assert "step 0 " in takeover_message(plan.config, plan.job_dir)
     with held(plan, is_takeover=True):
         assert not (plan.job_dir.ledger).exists()
 
@@ -123,12 +121,6 @@ def test_a_job_whose_launcher_was_lost_at_the_very_end_has_finished(plan_over_ss
     outcome.save(plan_over_ssh.job_dir.result, Success(steps=7, metrics={}, output="o"))
 
     assert run_plan(plan_over_ssh).steps == 7
-
-
-def test_a_job_without_a_secret_of_its_own_is_never_taken_over(plan):
-    leave_traces(plan)
-
-    assert not was_filled_by(plan.job_dir, None)
 
 
 def test_a_job_without_a_secret_is_known_by_its_number_until_another_comes(plan):
@@ -149,21 +141,16 @@ def test_what_workers_elsewhere_write_outlives_the_launcher(plan):
 
 
 def test_a_given_secret_is_not_copied_to_the_volume(plan):
-    with held(plan, is_takeover=False):
-        copies = [
-            path
-            for path in plan.job_dir.path.rglob("*")
-            if path.is_file() and b"s" * 32 in path.read_bytes()
-        ]
-
-    assert copies == []
+    with held(plan):
+        files = [path for path in plan.job_dir.path.rglob("*") if path.is_file()]
+        assert not [path for path in files if b"s" * 32 in path.read_bytes()]
 
 
 def test_a_worker_that_was_there_before_its_launcher_is_heard(plan):
     plan.job_dir.enter(plan.job_dir.path.parent / "config.yaml")
     with events.EventLog(plan.job_dir.events, "early") as early:
         early.write(event("worker"))
-        with held(plan, is_takeover=False):
+        with held(plan):
             early.write(event("step"))
             entries = events.read(plan.job_dir.events)
 
@@ -174,7 +161,7 @@ def test_a_launcher_that_comes_as_another_one_ends_holds_nothing_that_a_third_on
     plan, monkeypatch
 ):
     with contextlib.ExitStack() as first, contextlib.ExitStack() as third:
-        first.enter_context(held(plan, is_takeover=False))
+        first.enter_context(held(plan))
         lock, late = fcntl.flock, []
 
         def lock_late(file, how):
@@ -182,29 +169,24 @@ def test_a_launcher_that_comes_as_another_one_ends_holds_nothing_that_a_third_on
                 # The second one has opened the file by now. The first ends, and a third one begins.
                 late.append(file)
                 first.close()
-                third.enter_context(held(plan, is_takeover=False))
+                third.enter_context(held(plan))
             lock(file, how)
 
         monkeypatch.setattr(fcntl, "flock", lock_late)
-        with pytest.raises(ConfigError, match="Another job runs"), held(plan, is_takeover=False):
+        with pytest.raises(ConfigError, match="job runs"), held(plan):
             pass
 
 
 def test_who_looks_whether_a_job_runs_keeps_none_from_its_start(plan):
-    with held(plan, is_takeover=False):
+    with held(plan):
         pass
     with plan.job_dir.launcher_pid.open() as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         end = threading.Timer(0.2, fcntl.flock, (looking, fcntl.LOCK_UN))
         end.start()
-        with held(plan, is_takeover=False):
+        with held(plan):
             end.join()
             assert plan.job_dir.is_running()
-
-
-def test_a_job_that_has_ended_does_not_run(plan):
-    with held(plan, is_takeover=False):
-        assert plan.job_dir.is_running()
     assert not plan.job_dir.is_running()
 
 
@@ -213,8 +195,9 @@ def test_a_damaged_result_is_told_as_what_it_is(plan_over_ssh):
     leave_traces(plan)
     (plan.job_dir.result).write_text("")
 
-    with pytest.raises(JobFailed, match=r"damaged: it is empty.*result\.json.*resume=auto"):
+    with pytest.raises(JobFailed, match=r"empty.*\.json") as caught:
         run_plan(plan)
+    assert "resume=auto" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -231,5 +214,5 @@ def test_why_the_directory_cannot_be_written_is_told_with_its_own_hint(
         raise error
 
     monkeypatch.setattr(hosts, "write", fail)
-    with pytest.raises(OutputError, match=hint), held(plan, is_takeover=False):
+    with pytest.raises(OutputError, match=hint), held(plan):
         pass

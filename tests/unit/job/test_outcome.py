@@ -50,9 +50,7 @@ def test_a_field_of_a_newer_version_is_passed_over(tmp_path):
 
 
 def test_a_metric_that_is_not_finite_stays_so(tmp_path):
-    ended = Success(steps=7, metrics={"auc": math.nan}, output="")
-
-    outcome.save(tmp_path / "result.json", ended)
+    outcome.save(tmp_path / "result.json", Success(steps=7, metrics={"auc": math.nan}, output=""))
 
     assert math.isnan(outcome.load(tmp_path / "result.json").metrics["auc"])
 
@@ -60,21 +58,18 @@ def test_a_metric_that_is_not_finite_stays_so(tmp_path):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "it is empty"),
-        ("{}", "its state is neither finished nor failed"),
-        ('{"state": ["finished"]}', "its state is neither finished nor failed"),
-        ('{"state": "finished", "metrics": {}, "output": ""}', "the field 'steps' is missing"),
-        (
-            '{"state": "finished", "steps": "7", "metrics": {}, "output": ""}',
-            "the field 'steps' has the wrong type",
-        ),
-        ('{"state": "failed", "error": "DataError"}', "the field 'message' is missing"),
+        ("", "empty"),
+        ("{}", "its state"),
+        ('{"state": ["finished"]}', "its state"),
+        ('{"state": "finished", "metrics": {}, "output": ""}', "'steps' is missing"),
+        ('{"state": "finished", "steps": "7", "metrics": {}, "output": ""}', "'steps' .*type"),
+        ('{"state": "failed", "error": "DataError"}', "'message' is missing"),
     ],
 )
 def test_a_damaged_file_is_reported_with_what_is_wrong_with_it(tmp_path, text, problem):
     (tmp_path / "result.json").write_text(text)
 
-    with pytest.raises(JobFailed, match=rf"damaged: {problem}\. Received: .*result\.json"):
+    with pytest.raises(JobFailed, match=rf"{problem}.*result\.json"):
         outcome.load(tmp_path / "result.json")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.errors import ConfigError, OutputError
+from edl_horovod.files import marker
 from edl_horovod.job.directory import with_job_dir
 from edl_horovod.supervisor.run import check_inputs
 from tests.jobs import config_of
@@ -32,8 +33,6 @@ def contents(folder):
 
 def mark(folder, kind="prepared records"):
     """Make a folder look as one that we made, with all that is in it."""
-    from edl_horovod.files import marker
-
     folder.mkdir(exist_ok=True)
     marker.write(folder, kind, holds=[str(path.relative_to(folder)) for path in folder.rglob("*")])
 
@@ -44,8 +43,9 @@ def test_a_project_that_holds_a_file_of_such_a_name_is_not_taken_for_a_result(pl
     (place / "proj" / "src" / "main.py").touch()
     (place / "proj" / name).touch()
     before = contents(place)
-    with pytest.raises(OutputError, match=r"did not write.*output='.*/proj'"):
+    with pytest.raises(OutputError, match=marker.NAME) as caught:
         check("train", "output=proj", "overwrite=true")
+    assert str(caught.value.received["output"]).endswith("/proj")
     assert contents(place) == before
 
 
@@ -133,18 +133,27 @@ def test_an_output_in_another_job_s_directory_is_refused(place):
         check("train", "output=other.job/logs/out")
 
 
-@pytest.mark.parametrize("task", ["train", "evaluate", "predict"])
-@pytest.mark.parametrize("name", ["x" * 260, "x" * 240, "x" * 250 + ".recordio"])
-def test_a_name_that_is_too_long_is_told_before_any_work(place, task, name):
-    with pytest.raises(OutputError, match=r"too long.*shorter name"):
-        check(task, f"output={name}")
+@pytest.mark.parametrize(
+    ("task", "output"),
+    [
+        ("train", "x" * 260),
+        ("evaluate", "x" * 240),
+        ("predict", "x" * 240),
+        ("predict", "x" * 250 + ".recordio"),
+        ("train", "/".join(["x" * 100] * 60)),
+    ],
+)
+def test_a_name_that_is_too_long_is_told_before_any_work(place, task, output):
+    with pytest.raises(OutputError, match="too long") as caught:
+        check(task, f"output={output}")
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("output", ["file/out", "/proc/out", f"{'a' * 300}/out"])
 def test_an_output_that_could_not_be_written_at_the_end_is_refused_at_the_start(place, output):
     (place / "file").touch()
     before = contents(place)
-    with pytest.raises(OutputError, match=r"The output cannot be written.*output="):
+    with pytest.raises(OutputError, match="be written"):
         check("train", f"output={output}", "job_dir=job")
     assert contents(place) == before
     assert not (place / "job").exists()
@@ -155,7 +164,7 @@ def test_an_output_where_a_file_system_is_mounted_is_refused(place):
     empty = [mount for mount in mounts if os.access(mount, os.R_OK) and not any_in(mount)]
     if not empty:
         pytest.skip("no empty file system is mounted here")
-    with pytest.raises(OutputError, match=r"mount point"):
+    with pytest.raises(OutputError, match="mount point"):
         check("train", f"output={empty[0]}", "job_dir=job")
 
 
@@ -170,21 +179,14 @@ def test_the_folders_above_an_output_need_not_be_there(place):
 
 @pytest.mark.parametrize(("output", "job_dir"), [("m", "m"), ("m/", "./m"), ("m", "m/job")])
 def test_a_job_directory_that_is_the_output_or_lies_in_it_is_refused(place, output, job_dir):
-    with pytest.raises(
-        OutputError, match=r"output (is|holds) the path of job_dir, which could be overwritten"
-    ):
+    with pytest.raises(OutputError, match=r"(is|holds) .* job_dir,"):
         check("train", f"output={output}", f"job_dir={job_dir}")
-
-
-def test_a_path_that_is_too_long_is_told(place):
-    with pytest.raises(OutputError, match=r"File name too long.*shorter name"):
-        check("train", "output=" + "/".join(["x" * 100] * 60))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_folder_that_may_not_be_read_is_told(place):
     (place / "out").mkdir(mode=0o000)
-    with pytest.raises(OutputError, match=r"Permission denied.*Get write permission"):
+    with pytest.raises(OutputError, match="Permission denied"):
         check("train", "output=out")
 
 
@@ -192,9 +194,7 @@ def test_a_path_of_what_is_there_that_goes_over_a_link_out_of_the_output_is_refu
     mark(place / "out")
     (place / "out" / "link").symlink_to("../ds")
     mark(place / "out")
-    with pytest.raises(
-        OutputError, match="output holds the path of data, which could be overwritten"
-    ):
+    with pytest.raises(OutputError, match=r"holds .*data,"):
         check("train", "output=out", "data=out/link/train.recordio", "overwrite=true")
 
 
@@ -230,7 +230,7 @@ def test_predictions_that_nothing_takes_are_refused_before_there_is_a_job(place,
     if is_taken:
         check("predict")
     else:
-        with pytest.raises(ConfigError, match="output must name where predictions go"):
+        with pytest.raises(ConfigError, match="where predictions"):
             check("predict")
     check("predict", "output=out")
     assert not list(place.glob("*.job"))

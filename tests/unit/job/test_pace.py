@@ -33,19 +33,18 @@ def test_a_rank_is_measured_without_its_waits_for_others():
     assert rank.score == pytest.approx(0.2)
     assert rank.score_of_past is None
     assert "a:1 (pid 1)" in str(rank)
-    assert "20% of the others' speed" in str(rank)
+    assert "20%" in str(rank)
 
 
 def test_a_rank_is_measured_against_its_own_past():
     events = [ring(2), account("a:0", 2000, computing=20.0)]
-    seconds = 0.0
     for number in range(1, 31):
-        seconds += 1.0 if number <= 25 else 2.0
+        seconds = number + max(0.0, number - 25.0)
         events.append(account("a:1", 100 * number, computing=seconds))
     rank = slowest(*events)
     assert rank.worker == "a:1"
     assert rank.score_of_past == pytest.approx(0.5)
-    assert "50% of its own speed" in str(rank)
+    assert "50%" in str(rank)
 
 
 @pytest.mark.parametrize("seconds_in_small_ring", [1.0, 2.0])

@@ -5,20 +5,14 @@ import pytest
 from edl_horovod.job.state import summarize
 from tests.job_events import recorded
 
-RING = recorded(
-    "generation",
-    generation=3,
-    size=3,
-    members=("a:0", "b:0", "b:1"),
-    is_formed=True,
-)
+MEMBERS = ("a:0", "b:0", "b:1")
+RING = recorded("generation", generation=3, size=3, members=MEMBERS, is_formed=True)
 AFTER = recorded("generation", generation=4, size=2, members=("a:0", "b:0"), is_formed=True)
 
 
 def worker(name, state, message="", **fields):
-    return recorded(
-        "worker", 10.0, "coordinator", worker=name, state=state, message=message, **fields
-    )
+    fields |= {"worker": name, "state": state, "message": message}
+    return recorded("worker", 10.0, "coordinator", **fields)
 
 
 def trace(name, phase, place="", generation=3):
@@ -42,7 +36,7 @@ def test_it_names_the_rank_its_end_and_where_the_others_were(order):
     (stop,) = stops(RING, *(KILLED[place] for place in order))
     assert (stop.rank, stop.worker, stop.generation) == (2, "b:1", 3)
     text = str(stop)
-    assert text == ("rank 2 (b:1) was lost, and 2 others had to stop in step 7: ended with SIGKILL")
+    assert text == "rank 2 (b:1) was lost, and 2 others had to stop in step 7: ended with SIGKILL"
 
 
 def test_what_comes_after_the_next_ring_belongs_to_the_same_loss():
@@ -66,15 +60,17 @@ def test_it_says_where_in_the_users_code_a_rank_hung():
 
 
 def test_the_next_process_of_a_slot_may_be_lost_as_well():
-    again = recorded("generation", generation=5, size=3, members=RING.event.members, is_formed=True)
+    again = recorded("generation", generation=5, size=3, members=MEMBERS, is_formed=True)
     losses = stops(RING, *KILLED, AFTER, worker("b:1", "warm"), again, worker("b:1", "lost"))
     assert [(stop.generation, stop.end) for stop in losses] == [(3, "ended with SIGKILL"), (5, "")]
 
 
-def test_one_that_hung_and_came_back_may_be_lost_later():
-    losses = stops(
-        RING, worker("b:1", "hung", "no sign of life for 30 s", pid=7), RING, worker("b:1", "lost")
-    )
+@pytest.mark.parametrize(
+    "after", [(RING,), (worker("b:1", "lost"), worker("b:1", "returned"))], ids=["ring", "returned"]
+)
+def test_one_that_hung_and_came_back_may_be_lost_later(after):
+    hung = worker("b:1", "hung", "no sign of life for 30 s", pid=7)
+    losses = stops(RING, hung, *after, worker("b:1", "lost"))
     assert [stop.hung for stop in losses] == ["no sign of life for 30 s", ""]
 
 
@@ -84,12 +80,6 @@ def test_one_of_which_only_the_connection_was_lost_did_not_stop_the_ring():
     lost, failed = worker("b:1", "lost"), worker("b:1", "failed", "ended with SIGKILL")
     (stop,) = stops(RING, *blip, lost._replace(time=3610.0), failed)
     assert (stop.time, stop.rank, stop.end) == (3610.0, 2, "ended with SIGKILL")
-
-
-def test_one_that_hung_and_returned_may_be_lost_later():
-    hung = worker("b:1", "hung", "no sign of life for 30 s", pid=7)
-    losses = stops(RING, hung, worker("b:1", "lost"), worker("b:1", "returned"), KILLED[0])
-    assert [stop.hung for stop in losses] == ["no sign of life for 30 s", ""]
 
 
 def test_a_worker_that_leaves_or_is_in_no_ring_stops_none():

@@ -49,16 +49,11 @@ def raw_strings(data: bytes) -> dict[int, str]:
 
 
 def test_the_seven_strings_of_the_reference_have_its_numbers():
-    message = TrainedModel(
-        docker_commit_id="a",
-        model_def="b",
-        model_def_params="c",
-        params_filename="d",
-        input_function="e",
-        loss="f",
-        optimizer="g",
+    names = (
+        "docker_commit_id model_def model_def_params params_filename input_function loss optimizer"
     )
-    assert raw_strings(message.SerializeToString()) == dict(enumerate("abcdefg", start=1))
+    message = TrainedModel(**{name: name for name in names.split()})
+    assert raw_strings(message.SerializeToString()) == dict(enumerate(names.split(), start=1))
 
 
 def test_fields_of_ours_start_at_100():
