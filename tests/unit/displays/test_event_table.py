@@ -61,9 +61,8 @@ def test_fields_of_one_name_and_several_types_are_one_column(tmp_path):
 
 def test_each_number_of_a_party_is_a_column(tmp_path):
     parties = {"north": {"loss": 0.5}, "west": {"loss": 2.0}}
-    event_table.write(
-        tmp_path / "e.csv", [Recorded(1.0, "north:0", event("evaluation", parties=parties))]
-    )
+    events = [Recorded(1.0, "north:0", event("evaluation", parties=parties))]
+    event_table.write(tmp_path / "e.csv", events)
     (row,) = read_csv(tmp_path / "e.csv")
     assert (row["parties.north.loss"], row["parties.west.loss"]) == ("0.5", "2.0")
 

@@ -147,7 +147,7 @@ def test_logs_are_the_launchers_and_the_workers(tmp_path, client):
     assert [line.text for line in client.logs(job, rank=0, tail=1)] == ["last of worker-1"]
     assert {line.source for line in client.logs(job, worker="localhost:0")} == {"worker-0"}
     assert len(list(client.logs(job, worker="launcher", follow=True))) == 2
-    with pytest.raises(ConfigError, match="Its logs are launcher, worker-0, worker-1"):
+    with pytest.raises(ConfigError, match="worker-0, worker-1"):
         client.logs(job, worker="worker-7")
     with pytest.raises(ConfigError, match="no rank 2"):
         client.logs(job, rank=2)
@@ -186,12 +186,7 @@ def test_events_are_marked_with_who_said_them(tmp_path, client):
 
 @pytest.mark.parametrize(
     ("state", "condition"),
-    [
-        ("running", "running"),
-        ("finished", "running"),
-        ("finished", "finished"),
-        ("failed", "ended"),
-    ],
+    [("running",) * 2, ("finished", "running"), ("finished",) * 2, ("failed", "ended")],
 )
 def test_wait_ends_when_the_state_is_reached(tmp_path, client, state, condition):
     job = make_job(tmp_path / "job", state=state)
@@ -199,7 +194,6 @@ def test_wait_ends_when_the_state_is_reached(tmp_path, client, state, condition)
 
     status = client.wait(job.path, condition, timeout_seconds=0)
 
-    assert status is not None
     assert status.state == state
     launcher.end()
 
@@ -220,7 +214,6 @@ def test_wait_gives_a_job_the_time_to_start(tmp_path, client, monkeypatch, caplo
     starting.start()
     status = client.wait(name)
     starting.join()
-    assert status is not None
     assert status.state == "finished"
 
 
@@ -228,18 +221,18 @@ def test_wait_for_a_job_that_never_starts_ends(tmp_path, client, monkeypatch):
     monkeypatch.setattr(waiting, "START_SECONDS", 0.1)
     (tmp_path / "other").mkdir()
     for name in ("nowhere", "other"):
-        with pytest.raises(ConfigError, match=r"no config\.yaml"):
+        with pytest.raises(ConfigError, match=r"config\.yaml"):
             client.wait(tmp_path / name)
 
 
 def test_wait_says_why_it_gives_up(running, client):
-    with pytest.raises(TimedOut, match="its state is running, 2 ranks"):
+    with pytest.raises(TimedOut, match="running, 2 ranks"):
         client.wait(running.path, timeout_seconds=0)
     say(running, "failed")
     with pytest.raises(JobFailed, match="it failed"):
         client.wait(running.path)
     assert client.wait(running.path.with_name("gone.job"), "deleted") is None
-    with pytest.raises(ConfigError, match="of running, finished, ended, deleted"):
+    with pytest.raises(ConfigError, match="ended, deleted"):
         client.wait(running.path, "done")
 
 
@@ -276,7 +269,7 @@ def test_a_stop_that_would_lose_steps_must_be_meant(tmp_path, client):
     job = make_job(tmp_path / "job", checkpoint=NEVER)
     launcher = Launcher(job)
 
-    with pytest.raises(ConfigError, match="its 5 steps are lost"):
+    with pytest.raises(ConfigError, match="5 steps"):
         client.stop(job.path)
     assert not job.stop_request.exists()
     client.stop(job.path, may_lose_steps=True, wait=False)
@@ -321,7 +314,6 @@ def test_resume_launches_the_job_again_from_its_checkpoint(tmp_path, client, mon
     assert recorder.configs == []
     result = client.resume(job.path)
 
-    assert result is not None
     assert result.steps == 20
     (config,) = recorder.configs
     assert (config.resume, config.job_dir) == ("auto", str(job.path))
@@ -347,10 +339,6 @@ def test_delete_removes_a_jobs_directory_and_nothing_else(tmp_path, client):
 def test_what_is_not_provably_an_ended_jobs_is_not_deleted(tmp_path, running, client):
     with pytest.raises(ConfigError, match="is running"):
         client.delete(running.path)
-    with_more = make_job(tmp_path / "with-more", state="finished")
-    (with_more.path / "notes.txt").touch()
-    with pytest.raises(OutputError, match=r"notes\.txt"):
-        client.delete(with_more.path)
     without_marker = make_job(tmp_path / "unmarked", state="finished")
     without_marker.marker.unlink()
     with pytest.raises(OutputError, match="No marker"):
@@ -363,8 +351,14 @@ def test_what_is_not_provably_an_ended_jobs_is_not_deleted(tmp_path, running, cl
     foreign.claim()
     with EventLog(foreign.events, "localhost:0") as log:
         log.write(event("step", step=1))
-    with pytest.raises(ConfigError, match="edl did not launch"):
+    with pytest.raises(ConfigError, match="not launch"):
         client.delete(foreign.path)
+
+    waited_for = JobDir(tmp_path / "waits-to-be-launched")
+    waited_for.claim()
+    EventLog(waited_for.events, "localhost:0").close()
+    with pytest.raises(ConfigError, match="not launch"):
+        client.delete(waited_for.path)
 
     assert len(list(tmp_path.iterdir())) == 6
 
@@ -375,15 +369,20 @@ def test_a_dashboard_listens_until_it_is_closed(running, client):
         assert not dashboard.is_public
 
 
-@pytest.mark.parametrize("place", ["checkpoints/mine/thesis.txt", "logs/notes.txt"])
-def test_what_is_not_the_jobs_is_found_below_it_too(tmp_path, client, place):
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [
+        ("notes.txt", "notes.txt"),
+        ("logs/notes.txt", "logs/"),
+        ("checkpoints/mine/thesis.txt", "checkpoints/"),
+    ],
+)
+def test_what_is_not_the_jobs_is_found_below_it_too(tmp_path, client, place, named):
     job = make_job(tmp_path / "m.job", state="finished")
     mine = job.path / place
     mine.parent.mkdir(parents=True, exist_ok=True)
     mine.write_text("mine")
-    with pytest.raises(
-        OutputError, match=f"files that edl_horovod did not write: {place.partition('/')[0]}/"
-    ):
+    with pytest.raises(OutputError, match=f": {named}"):
         client.delete(job.path)
     assert mine.read_text() == "mine"
 
@@ -410,7 +409,7 @@ def test_the_current_folder_is_deleted_by_its_name_and_no_name_is_refused(
     tmp_path, client, monkeypatch
 ):
     monkeypatch.chdir(make_job(tmp_path / "m.job", state="finished").path)
-    with pytest.raises(ConfigError, match="A job needs a name"):
+    with pytest.raises(ConfigError, match="needs a name"):
         client.delete("")
     client.delete(".")
     assert os.listdir(tmp_path) == []
@@ -421,40 +420,22 @@ def test_ranks_without_a_launcher_keep_the_directory(tmp_path, client):
     with job.in_use():
         with pytest.raises(ConfigError, match="is running"):
             client.delete(job.path)
-        with (
-            pytest.raises(ConfigError, match="Another job runs"),
-            hold(
-                job,
-                job.read_config(),
-                hosts={},
-                secret_file=None,
-                is_takeover=False,
-                has_coordinator=True,
-            ),
-        ):
+        settings = {"hosts": {}, "secret_file": None, "has_coordinator": True}
+        held = hold(job, job.read_config(), is_takeover=False, **settings)
+        with pytest.raises(ConfigError, match="job runs"), held:
             pass
     assert job.logs.is_dir()
     client.delete(job.path)
 
 
-def test_a_worker_that_waits_to_be_launched_keeps_the_directory(tmp_path, client):
-    job = JobDir(tmp_path / "m.job")
-    job.claim()
-    EventLog(job.events, "localhost:0").close()
-    with pytest.raises(ConfigError, match="edl did not launch"):
-        client.delete(job.path)
-
-
-@pytest.mark.parametrize("number", ["1", "99999999999999999999", "rubbish"])
-def test_a_number_alone_is_no_running_launcher(tmp_path, client, number):
+@pytest.mark.parametrize("number", ["1", "4194399", "99999999999999999999", "rubbish"])
+def test_a_running_launcher_is_known_by_its_lock_and_not_by_a_number(
+    tmp_path, running, client, number
+):
     job = make_job(tmp_path / "m.job")
-    job.launcher_pid.write_text(number)
-    assert client.status(job.path).state == "lost"
-
-
-def test_a_launcher_of_another_machine_is_known_by_its_lock(running, client):
-    running.launcher_pid.write_text("4194399")
-    assert client.status(running.path).state == "running"
+    for directory, state in ((job, "lost"), (running, "running")):
+        directory.launcher_pid.write_text(number)
+        assert client.status(directory.path).state == state
 
 
 def test_a_stopped_job_has_ended(tmp_path, client):
@@ -463,5 +444,5 @@ def test_a_stopped_job_has_ended(tmp_path, client):
 
 
 def test_list_refuses_what_is_no_folder(tmp_path, client):
-    with pytest.raises(ConfigError, match="no such folder"):
+    with pytest.raises(ConfigError, match="nothing"):
         client.list([tmp_path / "nothing"])

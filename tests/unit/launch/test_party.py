@@ -98,9 +98,7 @@ def test_an_expired_certificate_is_named_with_its_party_and_file(tmp_path, capsy
     path = str(tmp_path / "north.token")
     assert main(["party", "--join", "127.0.0.1:1", "--party-token", path]) == 2
     message = capsys.readouterr().err
-    assert "'north'" in message
-    assert "expired" in message
-    assert path in message
+    assert all(words in message for words in ("'north'", "expired", path))
 
 
 def test_a_party_is_not_trained_alone(tmp_path):
@@ -131,23 +129,22 @@ def test_the_command_of_a_party_takes_a_file_of_settings_and_shows_its_plan(tmp_
     command += [f"output={tmp_path}/model"]
     assert main(command) == 0
     printed = capsys.readouterr().out
-    assert "rounds: 4" in printed
-    assert "EDL_HOST=north" in printed
+    assert all(words in printed for words in ("rounds: 4", "EDL_HOST=north"))
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "message"),
+    ("words", "message"),
     [
-        (["model_def=m", "data=d", "output=o"], 2, "--join"),
-        (["--join", "here", "federated.rounds=2"], 2, "HOST:PORT"),
-        (["--join", "127.0.0.1:65536", "federated.rounds=2"], 2, "HOST:PORT"),
-        (["--join", "127.0.0.1:1"], 2, "federated.rounds"),
+        (["model_def=m", "data=d", "output=o"], "--join"),
+        (["--join", "here", "federated.rounds=2"], "HOST:PORT"),
+        (["--join", "127.0.0.1:65536", "federated.rounds=2"], "HOST:PORT"),
+        (["--join", "127.0.0.1:1"], "federated.rounds"),
     ],
 )
-def test_what_a_command_of_a_party_lacks(tmp_path, words, code, message, capsys):
+def test_what_a_command_of_a_party_lacks(tmp_path, words, message, capsys):
     tokens.issue(tmp_path, ["north"])
     if "--join" in words:
         words += ["--party-token", str(tmp_path / "north.token")]
         words += ["model_def=m", "data=d", f"output={tmp_path}/o"]
-    assert main(["party", *words]) == code
+    assert main(["party", *words]) == 2
     assert message in capsys.readouterr().err

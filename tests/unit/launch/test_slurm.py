@@ -230,7 +230,7 @@ def test_the_page_of_a_job_that_waits_says_that_slurm_does_not_answer(queue, pro
 
     snapshot = source.snapshot()
 
-    assert "Unable to contact" in snapshot.problem
+    assert "slurm controller" in snapshot.problem
     assert snapshot.http_status == 503
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import edl_horovod
+from edl_horovod.cli.main import main
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
 from edl_horovod.launch.jobs import Jobs
@@ -67,8 +68,6 @@ def test_a_target_of_the_table_launches_jobs_from_python(said):
 
 
 def test_a_target_of_the_table_launches_and_describes_jobs_of_the_command(said, capsys):
-    from edl_horovod.cli.main import main
-
     words = ["train", "launch.kind=recording", *(f"{key}={TRAIN[key]}" for key in TRAIN)]
 
     assert main([*words, "--dry-run", "launch.np=2"]) == 0
@@ -78,8 +77,6 @@ def test_a_target_of_the_table_launches_and_describes_jobs_of_the_command(said, 
 
 
 def test_the_verbs_find_the_jobs_of_a_target_of_the_table(said, capsys):
-    from edl_horovod.cli.main import main
-
     assert main(["scale", "tape:7", "--np", "4"]) == 0
 
     assert said == ["scale tape:7 to 4"]

@@ -14,6 +14,7 @@ from edl_horovod.config.schema import (
     TrainConfig,
 )
 from edl_horovod.errors import ConfigError, OutputError
+from edl_horovod.files import marker
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.launch import local
 from edl_horovod.launch.target import find
@@ -35,12 +36,9 @@ def job(*, np=2, kind="local", threads=0, batch_size=64, lanes=0, **settings):
 
 
 def test_more_ranks_than_lanes_are_refused_and_the_numbers_named():
-    with pytest.raises(ConfigError, match=r"launch.np=5, lanes=4, train.batch_size=4"):
-        make_plan(job(np=5, batch_size=4))
-
-
-def test_as_many_ranks_as_lanes_are_fine():
     assert make_plan(job(np=4, batch_size=4)).hosts == {"localhost": 4}
+    with pytest.raises(ConfigError, match=r"np=5, lanes=4, .*=4"):
+        make_plan(job(np=5, batch_size=4))
 
 
 @pytest.mark.parametrize(
@@ -90,12 +88,8 @@ def test_a_static_ring_is_one_mpirun_and_no_coordinator(monkeypatch, user):
     plan = make_plan(job(np=3, kind="mpi"))
     assert plan.coordinator is None
     assert plan.ring.argv[:3] == (locate("mpirun"), "-np", "3")
-    assert plan.ring.argv[-4:] == (
-        "-m",
-        "edl_horovod.worker",
-        "--config",
-        "/out/model.job/config.yaml",
-    )
+    worker = "-m edl_horovod.worker --config /out/model.job/config.yaml"
+    assert " ".join(plan.ring.argv[-4:]) == worker
     environment = plan.ring.environment
     assert environment["EDL_MEMBERSHIP"] == "static"
     assert environment["HOROVOD_CONTROLLER"] == "mpi"
@@ -121,15 +115,15 @@ def test_the_plan_is_described_for_people():
 def test_a_description_refuses_an_output_that_is_in_the_way(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "notes.txt").touch()
-    with pytest.raises(OutputError, match="did not write"):
+    with pytest.raises(OutputError, match=marker.NAME):
         describe(job(output=str(tmp_path / "model")))
 
 
 def test_a_static_ring_cannot_be_scaled_by_itself():
-    with pytest.raises(ConfigError, match="is for train on an elastic ring"):
+    with pytest.raises(ConfigError, match="elastic ring"):
         make_plan(job(kind="mpi", elastic=ElasticConfig(autoscale=True)))
 
 
 def test_an_unknown_target_is_told_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"local, mpi, kubernetes.*Did you mean 'local'"):
+    with pytest.raises(ConfigError, match=r"kubernetes.*'local'"):
         find("locl")

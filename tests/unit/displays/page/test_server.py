@@ -154,6 +154,9 @@ def jobs_of(name):
     return lambda: [ListedJob(name, JobSnapshot(time=1.0, state=JobState()), CountedSource)]
 
 
+LINKS = ('href="/job/m/"', 'href="/job/near%3An/"')
+
+
 def list_pages(elsewhere, count=1):
     """The page of all jobs, some times in turn: those elsewhere, and one below a folder."""
     answers = answers_of(folder_of(CountedSource, elsewhere), *["/"] * count)
@@ -166,9 +169,7 @@ def test_a_list_of_jobs_elsewhere_that_takes_long_hides_no_other_job(monkeypatch
 
     (page,) = list_pages(elsewhere)
 
-    assert 'href="/job/m/"' in page
-    assert 'href="/job/near%3An/"' in page
-    assert 'role="alert"' in page
+    assert all(part in page for part in (*LINKS, 'role="alert"'))
 
 
 def test_a_list_of_jobs_elsewhere_that_takes_long_is_waited_for_once(monkeypatch, hanging):
@@ -189,9 +190,7 @@ def test_a_place_whose_command_does_not_start_is_told_beside_the_other_jobs():
 
     (page,) = list_pages({"far": refuse, "near": jobs_of("n")})
 
-    assert 'href="/job/m/"' in page
-    assert 'href="/job/near%3An/"' in page
-    assert "Permission denied" in page
+    assert all(part in page for part in (*LINKS, "Permission denied"))
 
 
 def test_who_waits_long_gets_the_look_before(monkeypatch):
