@@ -4,7 +4,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -99,26 +98,23 @@ def test_no_records_at_all_is_an_error(tmp_path):
         Index.open(str(tmp_path))
 
 
-def test_file_given_twice_is_an_error(tmp_path):
-    path = str(tmp_path / "a.recordio")
-    write(path, [b"a"])
-    with pytest.raises(DataError, match="given twice"):
-        Index.open([path, path])
-
-
-def test_missing_file_is_an_error_that_names_it(tmp_path):
-    with pytest.raises(DataError, match=r"gone\.recordio cannot be opened: No such file"):
-        Index.open([str(tmp_path / "gone.recordio")])
-
-
-def test_folder_given_as_a_file_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="Is a directory"):
-        Index.open([str(tmp_path)])
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a.recordio", "a.recordio"], "given twice"),
+        (["gone.recordio"], r"gone\.recordio"),
+        ([""], "Is a directory"),
+    ],
+)
+def test_files_that_cannot_be_indexed_are_an_error(tmp_path, names, message):
+    write(tmp_path / "a.recordio", [b"a"])
+    with pytest.raises(DataError, match=message):
+        Index.open([os.path.join(tmp_path, name) for name in names])
 
 
 def test_locate_out_of_range_is_an_index_error(tmp_path):
     write(tmp_path / "a.recordio", [b"a"])
-    with pytest.raises(IndexError, match="these go from 1 to 1"):
+    with pytest.raises(IndexError, match="from 1 to 1"):
         Index.open(str(tmp_path)).locate([1])
 
 
@@ -139,32 +135,19 @@ def test_fingerprint_is_the_same_for_a_copy_elsewhere(indexed):
     assert len(Index.open(str(copy)).fingerprint) == 32
 
 
-@dataclass(frozen=True)
-class Change:
-    name: str
-    file: str
-    records: tuple[bytes, ...]
+CHANGES = {
+    "one more file": lambda folder: write(folder / "c.recordio", [b"four"]),
+    "another size": lambda folder: write(folder / "a.recordio", [b"one", b"twoo"]),
+    "another count in the same size": lambda folder: write(folder / "b.recordio", [b"", b"x"]),
+    "other content": lambda folder: write(folder / "a.recordio", [b"one", b"owt"]),
+    "another name": lambda folder: (folder / "b.recordio").rename(folder / "c.recordio"),
+}
 
 
-CHANGES = [
-    Change("one more file", "c.recordio", (b"four",)),
-    Change("another size", "a.recordio", (b"one", b"twoo")),
-    Change("another count in the same size", "b.recordio", (b"", b"x" * 1)),
-    Change("other content", "a.recordio", (b"one", b"owt")),
-]
-
-
-@pytest.mark.parametrize("case", CHANGES, ids=lambda case: case.name)
-def test_fingerprint_differs_when_the_data_does(indexed, case):
+@pytest.mark.parametrize("name", CHANGES)
+def test_fingerprint_differs_when_the_data_does(indexed, name):
     before = Index.open(str(indexed)).fingerprint
-    write(indexed / case.file, case.records)
-
-    assert Index.open(str(indexed)).fingerprint != before
-
-
-def test_fingerprint_differs_when_a_file_is_renamed(indexed):
-    before = Index.open(str(indexed)).fingerprint
-    (indexed / "b.recordio").rename(indexed / "c.recordio")
+    CHANGES[name](indexed)
 
     assert Index.open(str(indexed)).fingerprint != before
 

@@ -63,7 +63,7 @@ def test_what_an_index_says_of_a_chunk_is_checked_when_it_is_read(data, job):
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     with (
         Reader.open(str(data), folder=job) as reader,
-        pytest.raises(DataError, match=r"a\.recordio: chunk 0 .* is damaged: the checksum"),
+        pytest.raises(DataError, match=r"a\..*: chunk 0 .*checksum"),
     ):
         reader.read([0])
 
@@ -76,13 +76,8 @@ class Change:
 
 CHANGES = [
     Change("a file is longer", lambda data: write_numbered(data / "a.recordio", range(30))),
-    Change(
-        "a file has another content",
-        lambda data: write_numbered(data / "a.recordio", range(100, 120)),
-    ),
-    Change(
-        "there is another file", lambda data: write_numbered(data / "d.recordio", range(100, 105))
-    ),
+    Change("other content", lambda data: write_numbered(data / "a.recordio", range(100, 120))),
+    Change("another file", lambda data: write_numbered(data / "d.recordio", range(100, 105))),
     Change("a file is gone", lambda data: (data / "a.recordio").unlink()),
     Change("a file is renamed", lambda data: (data / "a.recordio").rename(data / "d.recordio")),
 ]
@@ -167,12 +162,9 @@ def test_of_processes_that_start_together_one_scans(data, job, caplog):
 
 def ignored_indexes(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The warnings about indexes that could not be used."""
-    logger = "edl_horovod.records.index_store"
-    return [
-        record.getMessage()
-        for record in caplog.records
-        if record.name == logger and record.levelname == "WARNING" and ".index" in record.message
-    ]
+    kind = ("edl_horovod.records.index_store", "WARNING")
+    records = [record for record in caplog.records if (record.name, record.levelname) == kind]
+    return [record.message for record in records if ".index" in record.message]
 
 
 def index_beside(data: Path) -> Path:
@@ -191,51 +183,42 @@ def edit(path: Path, change: Callable[[NDArray[Any]], None]) -> None:
     path.write_bytes(content)
 
 
-def duplicate(chunks: NDArray[Any]) -> None:
-    chunks[1] = chunks[0]
-
-
-def overlap(chunks: NDArray[Any]) -> None:
-    chunks["compressed_bytes"][0] += 1
-
-
-def pass_end_of_first_file(chunks: NDArray[Any]) -> None:
-    last = int(np.flatnonzero(chunks["offset"][1:] == 0)[0])
-    chunks["compressed_bytes"][last] += 1
-
-
-def begin_before_the_file(chunks: NDArray[Any]) -> None:
-    chunks["offset"][0] = np.iinfo(np.int64).min
-
-
-def take_records_away(chunks: NDArray[Any]) -> None:
-    chunks["num_records"][0] = 0
-
-
-def move_a_record(chunks: NDArray[Any]) -> None:
-    chunks["num_records"][:2] += np.array([1, -1]).astype("<u4")
-
-
-def change_checksum(chunks: NDArray[Any]) -> None:
-    chunks["checksum"][0] ^= 1
+def change(chunks: NDArray[Any], kind: str) -> None:
+    """Make chunks of which no scan gives an index."""
+    last_of_first_file = int(np.flatnonzero(chunks["offset"][1:] == 0)[0])
+    match kind:
+        case "duplicate":
+            chunks[1] = chunks[0]
+        case "overlap":
+            chunks["compressed_bytes"][0] += 1
+        case "past the end":
+            chunks["compressed_bytes"][last_of_first_file] += 1
+        case "before the file":
+            chunks["offset"][0] = np.iinfo(np.int64).min
+        case "no records":
+            chunks["num_records"][0] = 0
+        case "moved record":
+            chunks["num_records"][:2] += np.array([1, -1]).astype("<u4")
+        case "checksum":
+            chunks["checksum"][0] ^= 1
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("kind", "why"),
     [
-        (duplicate, "overlap"),
-        (overlap, "overlap"),
-        (pass_end_of_first_file, "end of a file"),
-        (begin_before_the_file, "begins before"),
-        (take_records_away, "no records"),
-        (move_a_record, "chunk_starts"),
-        (change_checksum, "fingerprint"),
+        ("duplicate", "overlap"),
+        ("overlap", "overlap"),
+        ("past the end", "end of a file"),
+        ("before the file", "begins before"),
+        ("no records", "no records"),
+        ("moved record", "chunk_starts"),
+        ("checksum", "fingerprint"),
     ],
 )
-def test_an_index_that_no_scan_gives_is_passed_over(data, caplog, change, why):
+def test_an_index_that_no_scan_gives_is_passed_over(data, caplog, kind, why):
     path = index_beside(data)
     scanned = Index.open(str(data))
-    edit(path, change)
+    edit(path, lambda chunks: change(chunks, kind))
     with Reader.open(str(data)) as reader:
         assert [int.from_bytes(record[:4], "little") for record in reader] == [
             *range(scanned.num_records)

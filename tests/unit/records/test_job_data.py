@@ -41,12 +41,13 @@ def test_each_chunk_is_read_about_once_an_epoch_however_large_the_records(
 
 
 def test_nothing_is_read_for_an_order_that_is_not_shuffled(tmp_path):
-    with Writer(tmp_path / "a.recordio") as writer:
+    path = tmp_path / "a.recordio"
+    with Writer(path) as writer:
         writer.write(b"a record")
-    content = bytearray((tmp_path / "a.recordio").read_bytes())
+    content = bytearray(path.read_bytes())
     content[-1] ^= 1
-    (tmp_path / "a.recordio").write_bytes(content)
-    config = config_of("train", [f"data={tmp_path}/a.recordio", "model_def=m", "output=/o"])
+    path.write_bytes(content)
+    config = config_of("train", [f"data={path}", "model_def=m", "output=/o"])
     with job_data.open_source(config.data, config.data_plan) as source:
         plan = job_data.plan_of(
             source, config.data_plan, global_batch=64, num_lanes=32, is_training=False

@@ -19,11 +19,14 @@ from edl_horovod.records.plan import (
 )
 
 
+def plan_with(counts, **settings):
+    counts = np.array(counts, np.int64)
+    return DataPlan(block_starts=np.cumsum(counts) - counts, block_counts=counts, **settings)
+
+
 def plan_of(draw, **sizes):
-    counts = np.array(draw(st.lists(st.integers(1, 40), min_size=1, max_size=12)), np.int64)
-    return DataPlan(
-        block_starts=np.cumsum(counts) - counts,
-        block_counts=counts,
+    return plan_with(
+        draw(st.lists(st.integers(1, 40), min_size=1, max_size=12)),
         seed=draw(st.integers(0, 5)),
         window=draw(st.integers(1, 50)),
         is_shuffled=draw(st.booleans()),
@@ -90,14 +93,7 @@ def test_without_shuffle_each_lane_is_a_contiguous_run(plan):
 
 def test_epochs_and_seeds_have_orders_of_their_own():
     def first(seed, epoch):
-        counts = np.full(50, 20, np.int64)
-        plan = DataPlan(
-            block_starts=np.arange(50, dtype=np.int64) * 20,
-            block_counts=counts,
-            global_batch=64,
-            num_lanes=8,
-            seed=seed,
-        )
+        plan = plan_with([20] * 50, global_batch=64, num_lanes=8, seed=seed)
         return tuple(plan.order(epoch).records(0, range(8)))
 
     assert len({first(seed, epoch) for seed in range(3) for epoch in range(3)}) == 9
@@ -106,15 +102,7 @@ def test_epochs_and_seeds_have_orders_of_their_own():
 
 def test_a_plan_says_how_it_shuffles_and_nothing_where_it_does_not():
     def facts(is_shuffled):
-        counts = np.array([3, 4])
-        plan = DataPlan(
-            block_starts=np.array([0, 3]),
-            block_counts=counts,
-            global_batch=2,
-            num_lanes=1,
-            is_shuffled=is_shuffled,
-        )
-        return plan.facts()
+        return plan_with([3, 4], global_batch=2, num_lanes=1, is_shuffled=is_shuffled).facts()
 
     assert facts(True)["order of blocks"] == "feistel"
     # The order of files is the same in every version, so its checkpoints still fit.
@@ -231,9 +219,8 @@ def test_the_first_step_of_an_epoch_is_the_one_that_begins_it(records, size, ste
 def test_after_a_warmup_the_steps_are_larger_and_take_each_record_once(
     records, batch, factor, warm
 ):
-    plan = DataPlan(
-        block_starts=np.array([0]),
-        block_counts=np.array([records]),
+    plan = plan_with(
+        [records],
         global_batch=batch * factor,
         warmup_steps=warm,
         warmup_batch=batch,

@@ -52,16 +52,20 @@ def plan():
     )
 
 
+def begun(source: Numbers, plan: DataPlan, first: int, last: int) -> tuple[StepRecords, int, int]:
+    """The records of a run, its number, and the number of its steps."""
+    records = StepRecords(source, plan)
+    records.restart(LANES, first, last)
+    return records, *records.take_run(1)
+
+
 def expected(plan: DataPlan, step: int) -> list[int]:
     epoch, within = divmod(step, plan.steps_per_epoch)
     return plan.order(epoch).records(within, LANES).tolist()
 
 
 def test_a_run_reads_its_steps_and_says_which_records_they_hold(plan):
-    records = StepRecords(Numbers(set()), plan)
-    records.restart(LANES, 2, 2 * plan.steps_per_epoch)
-
-    run, num_steps = records.take_run(1)
+    records, run, num_steps = begun(Numbers(set()), plan, 2, 2 * plan.steps_per_epoch)
 
     assert num_steps == 2 * plan.steps_per_epoch - 2
     for number, step in enumerate(range(2, 2 * plan.steps_per_epoch)):
@@ -76,11 +80,8 @@ def test_a_run_reads_its_steps_and_says_which_records_they_hold(plan):
 @pytest.mark.parametrize("damaged", [set(), {17}])
 def test_columns_of_several_steps_are_read_together(plan, damaged, monkeypatch):
     monkeypatch.setattr("edl_horovod.records.steps.QUICK_READ_SECONDS", 60.0)
-    source = Columns(damaged)
-    records = StepRecords(source, plan)
-    num_steps = 10 * plan.steps_per_epoch
-    records.restart(LANES, 1, num_steps)
-    run, _ = records.take_run(1)
+    source, num_steps = Columns(damaged), 10 * plan.steps_per_epoch
+    records, run, _ = begun(source, plan, 1, num_steps)
 
     for number, step in enumerate(range(1, num_steps)):
         ids = expected(plan, step)
@@ -99,9 +100,7 @@ def test_columns_of_several_steps_are_read_together(plan, damaged, monkeypatch):
 
 
 def test_an_iterator_takes_a_run_once_and_reads_nothing_of_a_former_one(plan):
-    records = StepRecords(Numbers(set()), plan)
-    records.restart(LANES, 0, 5)
-    former, _ = records.take_run(1)
+    records, former, _ = begun(Numbers(set()), plan, 0, 5)
     assert records.has_taken_run(1)
     assert records.take_run(1) == (NO_STEP, 0)
     assert records.take_run(2)[0] == former
@@ -114,9 +113,8 @@ def test_an_iterator_takes_a_run_once_and_reads_nothing_of_a_former_one(plan):
 
 
 def test_a_failure_is_kept_for_its_step_until_the_next_run(plan):
-    records = StepRecords(Numbers({expected(plan, 1)[0]}), plan)
-    records.restart(LANES, 0, plan.steps_per_epoch)
-    run, _ = records.take_run(1)
+    source = Numbers({expected(plan, 1)[0]})
+    records, run, _ = begun(source, plan, 0, plan.steps_per_epoch)
     records.read(run, 0)
     with pytest.raises(OSError, match="damaged") as caught:
         records.read(run, 1)

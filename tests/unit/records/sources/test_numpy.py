@@ -58,20 +58,20 @@ def test_the_order_of_the_arrays_may_differ_from_file_to_file(tmp_path, packed):
 
 
 def test_folders_of_arrays_follow_one_another(tmp_path):
-    save_all(tmp_path / "a", x=np.arange(3), y=np.arange(3) * 2)
-    save_all(tmp_path / "b", x=np.arange(3, 5), y=np.arange(3, 5) * 2)
+    for name, rows in (("a", np.arange(3)), ("b", np.arange(3, 5))):
+        save_all(tmp_path / name, x=rows, y=rows * 2)
     columns = read_columns(f"{tmp_path}/a,{tmp_path}/b")
     assert columns == {"x": [0, 1, 2, 3, 4], "y": [0, 2, 4, 6, 8]}
 
 
 def test_arrays_of_other_lengths_need_the_names_of_those_that_belong_together(tmp_path):
     path = save_npz(tmp_path / "mnist.npz", x_train=X, y_train=Y, x_test=X[:9], y_test=Y[:9])
-    with pytest.raises(DataError, match=r"x_test has 9 records.*data_plan\.columns=\[x_train"):
+    with pytest.raises(DataError, match=r"x_test .* 9 .*\[x_train"):
         read_columns(path)
     columns = read_columns(path, columns=["y_test", "x_test"])
     assert list(columns) == ["y_test", "x_test"]
     assert columns["y_test"] == Y[:9].tolist()
-    with pytest.raises(ConfigError, match=r"has no array 'ytest'.*y_test"):
+    with pytest.raises(ConfigError, match=r"'ytest'.*y_test"):
         read_columns(path, columns=["ytest"])
 
 
@@ -99,9 +99,7 @@ def test_types_that_are_no_numbers_of_this_machine(tmp_path):
 def test_an_empty_date_is_an_error_with_its_array(tmp_path, packed, kind):
     when = np.array([1, "NaT", 3], "datetime64[D]" if kind[0] == "d" else "m8[s]").astype(kind)
     path = save_npz(tmp_path / "a.npz", packed=packed, when=when, n=np.arange(3))
-    with pytest.raises(
-        DataError, match=r"is 1 empty value \(NaT\) in the array 'when' of .*a\.npz"
-    ):
+    with pytest.raises(DataError, match=r" 1 .*'when' .*a\.npz"):
         read_columns(path)
     assert read_columns(path, columns=["n"]) == {"n": [0, 1, 2]}
 
@@ -113,7 +111,7 @@ def test_an_empty_date_is_an_error_with_its_array(tmp_path, packed, kind):
         (np.array([(1, 2.0)], "i4,f4"), "named fields"),
         (np.asfortranarray(X[:, 0]), "ascontiguousarray"),
         (np.float32(1), "no dimension"),
-        (X[:0], "There are no records"),
+        (X[:0], "no records"),
         (np.array([["a"]]), "'a'.*several dimensions"),
     ],
 )
@@ -130,7 +128,7 @@ def test_damaged_files_are_one_sentence(tmp_path, name):
     whole = path.read_bytes()
     for content in (whole[:-1000], whole[:5], b"", b"PAR1 or another file", whole[:100]):
         path.write_bytes(content)
-        with pytest.raises(DataError, match=rf"{name} cannot be read: "):
+        with pytest.raises(DataError, match=rf"{name} .*read"):
             read_columns(path)
 
 
@@ -157,7 +155,7 @@ def test_a_flipped_bit_in_an_uncompressed_archive_is_refused_as_numpy_does(tmp_p
     flip_a_bit(path, middle_of_data(path, "x.npy"))
     with pytest.raises(zipfile.BadZipFile, match="Bad CRC-32"), np.load(path) as archive:
         archive["x"]
-    with pytest.raises(DataError, match=r"a\.npz cannot be read: Bad CRC-32 for 'x\.npy'"):
+    with pytest.raises(DataError, match=r"a\.npz .*'x\.npy'"):
         read_columns(path)
 
 
@@ -172,7 +170,7 @@ def test_a_bit_that_flips_after_the_index_was_made_is_refused_where_it_is_read(t
     flip_a_bit(path, middle_of_data(path, "y.npy"), keeps_time=True)
     with open_source(str(path), DataConfig(), folders=folders) as source:
         assert source.read(range(10))[0].tolist() == first == [*range(10)]
-        with pytest.raises(DataError, match=r"'y' of .*a\.npz is damaged or has changed since"):
+        with pytest.raises(DataError, match=r"'y' of .*a\.npz"):
             source.read([100_000])
 
 
@@ -212,7 +210,7 @@ def test_the_fingerprint_is_of_the_contents_and_not_of_the_place(tmp_path):
 def test_arrays_of_parts_must_be_alike(tmp_path):
     save_npz(tmp_path / "a.npz", x=X)
     save_npz(tmp_path / "b.npz", x=X[:, :2])
-    with pytest.raises(DataError, match="differ in type or shape"):
+    with pytest.raises(DataError, match="shape"):
         read_columns(tmp_path)
     save_npz(tmp_path / "b.npz", z=X)
     with pytest.raises(DataError, match="different arrays"):
@@ -220,12 +218,12 @@ def test_arrays_of_parts_must_be_alike(tmp_path):
 
 
 def test_dates_and_durations_say_their_units(tmp_path):
-    arrays = {
-        "d": np.array(["2026-01-02"], "datetime64[D]"),
-        "s": np.array([5], "timedelta64[s]"),
-        "quarter": np.array([5], "datetime64[15m]"),
-    }
-    np.savez(tmp_path / "a.npz", **arrays)
-    with open_source(str(tmp_path / "a.npz"), DataConfig()) as source:
+    path = save_npz(
+        tmp_path / "a.npz",
+        d=np.array(["2026-01-02"], "datetime64[D]"),
+        s=np.array([5], "timedelta64[s]"),
+        quarter=np.array([5], "datetime64[15m]"),
+    )
+    with open_source(str(path), DataConfig()) as source:
         units = {column.name: column.time_type for column in source.layout.columns}
     assert units == {"d": "datetime64[D]", "s": "timedelta64[s]", "quarter": ""}

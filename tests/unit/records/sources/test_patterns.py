@@ -57,12 +57,12 @@ class NoMatch:
 
 NO_MATCHES = [
     NoMatch("no such file", "{0}/c.recordio", r"holds 7 entries: .*a\.recordio"),
-    NoMatch("no such folder", "{0}/sbu/*.recordio", r"nearest .*Did you mean 'sub'\?"),
-    NoMatch("glob", "{0}/train-*.recordio", r"No data file matches '.*/train-\*\.recordio'"),
-    NoMatch("one of a list", "{0}/a.recordio,{0}/missing", r"No data file matches '.*/missing'"),
+    NoMatch("no such folder", "{0}/sbu/*.recordio", "nearest .*'sub'"),
+    NoMatch("glob", "{0}/train-*.recordio", r"matches '.*/train-\*\.recordio'"),
+    NoMatch("one of a list", "{0}/a.recordio,{0}/missing", "matches '.*/missing'"),
     NoMatch("folder without files", "{0}/empty", r"'.*/empty', is empty.*\.recordio, \.csv, "),
     NoMatch("nothing", " , ", "pattern=' , '"),
-    NoMatch("unknown scheme", "gss://bucket/x", r"one of file://, s3://.*Did you mean 'gs'\?"),
+    NoMatch("unknown scheme", "gss://bucket/x", "file://, s3://.*'gs'"),
 ]
 
 
@@ -80,7 +80,7 @@ def test_a_folder_with_compressed_data_is_refused_as_a_glob_of_it_is(tmp_path, n
     for pattern in (f"{tmp_path}", f"{tmp_path}/[12].*"):
         paths = expand(pattern)
         assert [os.path.basename(path) for path in paths] == ["1.csv", name]
-        with pytest.raises(DataError, match=rf"{name} is a compressed .* random access"):
+        with pytest.raises(DataError, match=rf"{name} .*compressed"):
             format_of(paths)
 
 
@@ -88,5 +88,5 @@ def test_expand_of_a_relative_pattern_names_the_present_folder(tree, monkeypatch
     monkeypatch.chdir(tree)
 
     assert expand("a.recordio") == ["a.recordio"]
-    with pytest.raises(DataError, match=r"nearest existing folder, '\.', holds"):
+    with pytest.raises(DataError, match=r"folder, '\.'"):
         expand("missing/x")

@@ -197,75 +197,64 @@ DAMAGES = [
     Damage(
         "payload byte",
         lambda data, c: change(data, c.payload_offset, b"\xaa"),
-        r"checksum of its payload is 0x\w{8}, expected 0x\w{8}",
+        r"checksum .* 0x\w{8}, .* 0x\w{8}",
         is_found_at_open=False,
     ),
     Damage("checksum field", header_field(4, b"\0\0\0\0"), "checksum", is_found_at_open=False),
     Damage(
         "magic",
         header_field(0, b"ABCD"),
-        "starts with 41 42 43 44, expected 04 03 02 01",
+        "41 42 43 44, .* 04 03 02 01",
         skipped_records=0,
     ),
     Damage(
         "codec",
         header_field(8, b"\7"),
-        r"codec is 7, expected one of 0 \(none\), 1 \(snappy\), 2 \(gzip\)",
+        r"codec is 7, .* 0 \(none\), 1 \(snappy\), 2 \(gzip\)",
         skipped_records=0,
     ),
     Damage(
         "count too large",
         header_field(16, b"\4"),
-        "ends before record 3 of 4",
+        "record 3 of 4",
         is_found_at_open=False,
         skipped_records=4,
     ),
     Damage(
         "count too small",
         header_field(16, b"\2"),
-        "bytes are left after its 2 records",
+        "left after its 2 records",
         is_found_at_open=False,
         skipped_records=2,
     ),
     Damage("count zero", header_field(16, b"\0"), "says 0 records", skipped_records=0),
     Damage(
-        "count absurd",
-        header_field(16, b"\xff\xff\xff\x7f"),
-        "says 2147483647 records",
-        skipped_records=0,
+        "count absurd", header_field(16, b"\xff\xff\xff\x7f"), " 2147483647 ", skipped_records=0
     ),
-    Damage(
-        "size past the end",
-        header_field(12, b"\xff\xff\0\0"),
-        r"file ends after \d+ of its 65535 payload bytes",
-    ),
-    Damage(
-        "size absurd",
-        header_field(12, b"\xff\xff\xff\xff"),
-        r"file ends after \d+ of its 4294967295 payload bytes",
-    ),
+    Damage("size past the end", header_field(12, b"\xff\xff\0\0"), "ends after .* 65535 "),
+    Damage("size absurd", header_field(12, b"\xff\xff\xff\xff"), "ends after .* 4294967295 "),
     Damage(
         "cut in a payload",
         lambda data, c: data[: c.payload_offset + 5],
-        r"file ends after 5 of its \d+ payload bytes",
+        "ends after 5 of",
         left=(0, 1),
     ),
     Damage(
         "cut in a header",
         lambda data, c: data[: c.offset + 7],
-        "ends after 7 of the 20 header bytes",
+        "ends after 7 of",
         left=(0, 1),
         skipped_records=0,
     ),
     Damage(
         "bytes inserted in a payload",
         lambda data, c: data[: c.payload_offset] + b"junk" + data[c.payload_offset :],
-        "chunk 3 at .*or chunk 2 does not end where its header says",
+        "chunk 3 at .* chunk 2 does not end",
     ),
     Damage(
         "bytes deleted from a payload",
         lambda data, c: data[: c.payload_offset] + data[c.payload_offset + 7 :],
-        "chunk 3 at .*or chunk 2 does not end where its header says",
+        "chunk 3 at .* chunk 2 does not end",
     ),
     Damage(
         "junk between chunks",
@@ -278,7 +267,9 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
-def test_damage_is_named_with_file_chunk_offset_and_advice(tmp_path, case):
+def test_damage_is_named_with_file_chunk_offset_and_advice_and_may_be_skipped(
+    tmp_path, caplog, case
+):
     valid = VALID[Codec.NONE]
     chunk = valid.chunks[2]
     path = tmp_path / "bad.recordio"
@@ -294,24 +285,17 @@ def test_damage_is_named_with_file_chunk_offset_and_advice(tmp_path, case):
                 list(reader)
     text = str(caught.value)
     assert str(path) in text
-    assert "data_plan.damaged=skip" in text
+    assert "damaged=skip" in text
     if "chunk 3" not in case.message:
         assert f"chunk 2 at byte {chunk.offset}" in text
 
-
-@pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
-def test_skip_goes_on_after_damage_counts_it_and_warns_once(tmp_path, caplog, case):
-    valid = VALID[Codec.NONE]
-    path = tmp_path / "bad.recordio"
-    path.write_bytes(case.apply(valid.data, valid.chunks[2]))
-
+    # With skip the rest is read, and what is left out is counted and warned of once.
+    caplog.clear()
     with (
         caplog.at_level(logging.WARNING, logger="edl_horovod"),
         Reader.open(str(path), damaged="skip") as reader,
     ):
-        numbers = whole_chunks(list(reader))
-
-    assert numbers == list(case.left)
+        assert whole_chunks(list(reader)) == list(case.left)
     (file,) = reader.index.files
     assert (file.skipped_chunks, file.skipped_records) == (1, case.skipped_records)
     assert len(caplog.records) == 1
@@ -355,12 +339,12 @@ def test_damage_after_skip_made_the_index_is_an_error(tmp_path):
     path.write_bytes(VALID[Codec.NONE].data)
     with Reader.open(str(path), damaged="skip") as reader:
         path.write_bytes(VALID[Codec.NONE].data[:-1])
-        with pytest.raises(DataError, match=r"chunk 4 .* file ends after"):
+        with pytest.raises(DataError, match=r"chunk 4 .* ends"):
             list(reader)
 
 
 def test_unknown_policy_is_refused_with_the_allowed_ones(tmp_path):
-    with pytest.raises(ConfigError, match=r"raise or skip.*'skipp'\. Did you mean 'skip'"):
+    with pytest.raises(ConfigError, match=r"'skipp'.*'skip'"):
         read_chunks(str(tmp_path / "x"), damaged="skipp")
 
 
@@ -389,11 +373,11 @@ TFRECORD = bytes.fromhex("0500000000000000 eab2043e 68656c6c6f bb1f1c19")
 @pytest.mark.parametrize("damaged", ["raise", "skip"])
 @pytest.mark.parametrize("data", [TFRECORD, TFRECORD * 3, TFRECORD[:12]])
 def test_a_tfrecord_file_is_called_one_with_what_to_do(data, damaged):
-    with pytest.raises(DataError, match="is a TFRecord file") as caught:
+    with pytest.raises(DataError, match="TFRecord") as caught:
         read_all(data, damaged=damaged)
 
     assert "damaged" not in str(caught.value)
-    assert "end in .tfrecord" in str(caught.value)
+    assert ".tfrecord" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -406,7 +390,7 @@ def test_a_file_of_no_known_format_is_not_called_damaged_alone(start):
     text = str(caught.value)
     assert start[:4].hex(" ") in text
     assert ".csv" in text
-    assert "data_plan.damaged=skip" in text  # The start of a RecordIO file may be damaged.
+    assert "damaged=skip" in text  # The start of a RecordIO file may be damaged.
 
 
 def test_damaged_header_of_our_layout_is_not_called_foreign():

@@ -46,11 +46,11 @@ def test_what_is_no_text_is_refused(tmp_path):
     with pytest.raises(DataError, match=f"{MAX_LINE_BYTES} bytes"):
         read(tmp_path / "a.txt")
     (tmp_path / "b.txt").touch()
-    with pytest.raises(DataError, match="There are no records"):
+    with pytest.raises(DataError, match="no records"):
         read(tmp_path / "b.txt")
 
 
 def test_a_folder_does_not_stand_for_its_text_files(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"x\n")
-    with pytest.raises(DataError, match="No data file matches"):
+    with pytest.raises(DataError, match="file matches"):
         read(tmp_path)

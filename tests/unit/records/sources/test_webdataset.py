@@ -56,7 +56,7 @@ def test_shards_follow_their_names_and_columns_are_chosen(tmp_path):
     with pytest.raises(ConfigError, match=r"'jpg'.*__key__, cls, json, seg.png"):
         read_columns(tmp_path, columns=["jpg"])
     write(tmp_path / "train-000002.tar", [("x.txt", b"")])
-    with pytest.raises(DataError, match=r"train-000002\.tar has .*txt"):
+    with pytest.raises(DataError, match=r"000002\.tar .*txt"):
         read_columns(tmp_path)
 
 
@@ -77,7 +77,7 @@ def test_folders_and_links_are_passed_over(tmp_path):
 def test_a_file_that_was_cut_off_is_one_sentence(tmp_path, fraction):
     path = write(tmp_path / "a.tar", [(f"{n}.bin", bytes(10_000)) for n in range(10)])
     path.write_bytes(path.read_bytes()[: int(10 * 10_752 * fraction) + 700])
-    with pytest.raises(DataError, match=r"a\.tar cannot be read as tar shards"):
+    with pytest.raises(DataError, match=r"a\.tar .*read"):
         read_columns(path)
 
 
@@ -87,7 +87,7 @@ def test_a_file_that_was_cut_off_is_one_sentence(tmp_path, fraction):
         ([("a.x", b""), ("a.y", b""), ("b.x", b"")], "b has x"),
         ([("a", b"1")], "a: .*name"),
         ([("a.x", b"1"), ("a.x", b"2")], "a.x: .*twice"),
-        ([], "There are no records"),
+        ([], "no records"),
     ],
 )
 def test_invalid_records_are_an_error(tmp_path, files, detail):
@@ -101,5 +101,5 @@ def test_what_is_compressed_or_no_tar_file_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"a\.tar .*compressed"):
         read_columns(tmp_path / "a.tar")
     (tmp_path / "a.tar").rename(tmp_path / "a.tar.gz")
-    with pytest.raises(DataError, match=r"a\.tar\.gz is a compressed WebDataset file"):
+    with pytest.raises(DataError, match=r"\.gz .*compressed"):
         read_columns(tmp_path / "a.tar.gz")
