@@ -26,16 +26,16 @@ class Case:
     status: dict = field(default_factory=dict)
 
 
+def condition(kind: str, status: str) -> dict:
+    return {"conditions": [{"type": kind, "status": status}]}
+
+
 CASES = [
     Case("ready", True),
-    Case("not ready", False, status={"conditions": [{"type": "Ready", "status": "False"}]}),
-    Case(
-        "readiness unknown", False, status={"conditions": [{"type": "Ready", "status": "Unknown"}]}
-    ),
+    Case("not ready", False, status=condition("Ready", "False")),
+    Case("readiness unknown", False, status=condition("Ready", "Unknown")),
     Case("no conditions yet", False, status={"conditions": None}),
-    Case(
-        "only scheduled", False, status={"conditions": [{"type": "PodScheduled", "status": "True"}]}
-    ),
+    Case("only scheduled", False, status=condition("PodScheduled", "True")),
     Case("terminating", False, meta={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
     Case("no address", False, status={"podIP": ""}),
     Case("pending", False, status={"phase": "Pending"}),

@@ -43,6 +43,11 @@ def part(job, kind):
     return next((item for item in job.all if item["kind"] == kind), None)
 
 
+def settings_in(job):
+    """What the pods of a job read as their configuration."""
+    return yaml.safe_load(part(job, "ConfigMap")["data"]["config.yaml"])
+
+
 def pod(job, role):
     template = job.mpijob["spec"]["mpiReplicaSpecs"][role]["template"]
     return template, template["spec"]["containers"][0]
@@ -92,18 +97,14 @@ def test_the_schema_refuses_what_does_not_fit():
 
 
 def test_what_the_ranks_read_is_the_jobs_configuration():
-    text = part(job_of("train.epochs=3"), "ConfigMap")["data"]["config.yaml"]
-
-    config = resolved.build(JobConfig, yaml.safe_load(text))
+    config = resolved.build(JobConfig, settings_in(job_of("train.epochs=3")))
 
     assert (config.train.epochs, config.job_dir) == (3, "/data/models/mnist.job")
     assert config.model_zoo == "/model_zoo"
 
 
 def test_a_zoo_on_a_volume_is_read_there():
-    text = part(job_of("model_zoo=/data/zoo"), "ConfigMap")["data"]["config.yaml"]
-
-    assert yaml.safe_load(text)["model_zoo"] == "/data/zoo"
+    assert settings_in(job_of("model_zoo=/data/zoo"))["model_zoo"] == "/data/zoo"
 
 
 def test_an_elastic_worker_is_its_pods_main_process():
@@ -254,8 +255,7 @@ def test_only_the_jobs_own_pods_may_call_them():
 
 def test_evaluate_and_predict_are_jobs_too():
     base = [
-        "launch=kubernetes",
-        "image=registry.example/edl:1",
+        *TRAIN[:2],
         "trained_model=/data/models/mnist",
         "data=s3://bucket/new.recordio",
         *VOLUME,
@@ -263,7 +263,7 @@ def test_evaluate_and_predict_are_jobs_too():
     for task, settings in (("evaluate", []), ("predict", ["output=/data/predictions"])):
         job = job_of(*settings, task=task, base=base)
         mpijobs.schema().admit(job.mpijob, is_strict=True)
-        assert yaml.safe_load(part(job, "ConfigMap")["data"]["config.yaml"])["task"] == task
+        assert settings_in(job)["task"] == task
 
 
 def test_the_yaml_is_the_manifests():
@@ -289,8 +289,7 @@ def test_the_settings_of_the_pods_name_the_files_of_the_user_without_their_folde
         "train.epochs": "mine.yaml",
     }
     assert job.config.origins["launch.kind"] == "conf/launch/kubernetes.yaml"
-    text = part(job, "ConfigMap")["data"]["config.yaml"]
-    assert yaml.safe_load(text)["origins"] == job.config.origins
+    assert settings_in(job)["origins"] == job.config.origins
     assert str(tmp_path) not in manifest.to_yaml(job.all)
 
 

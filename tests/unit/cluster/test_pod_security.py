@@ -9,7 +9,7 @@ import pytest
 
 from edl_horovod.cluster import pods
 from tests.kube import pod_security
-from tests.unit.cluster.test_manifest import STYLES, VOLUME, job_of, pod
+from tests.unit.cluster.test_manifest import STYLES, TRAIN, VOLUME, job_of, pod
 
 DOCKER = Path(__file__).parents[3] / "docker"
 SETTINGS = {
@@ -22,33 +22,27 @@ SETTINGS = {
         "kubernetes.volumes.home={claim: d, mount: /home/edl}",
     ],
 }
-EVALUATE = [
-    "launch=kubernetes",
-    "image=registry.example/edl:1",
-    "trained_model=/data/m",
-    *VOLUME,
-    "data=/data/x",
-]
+EVALUATE = [*TRAIN[:2], "trained_model=/data/m", *VOLUME, "data=/data/x"]
 
 
 def templates(job):
     return [template for item in job.all for template in pod_security.templates(item)]
 
 
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_what_edl_submits_is_restricted(style, settings):
-    submitted = templates(job_of(*settings, f"kubernetes.style={style}"))
-
-    assert len(submitted) == 2
-    assert [pod_security.violations(template) for template in submitted] == [[], []]
-
-
-@pytest.mark.parametrize("task", ["evaluate", "predict"])
-def test_so_are_the_other_tasks(task):
-    output = ["output=/data/out"] if task == "predict" else []
-
-    submitted = templates(job_of(*output, task=task, base=EVALUATE))
+@pytest.mark.parametrize(
+    ("settings", "task"),
+    [
+        *(
+            ([*settings, f"kubernetes.style={style}"], {})
+            for style in STYLES
+            for settings in SETTINGS.values()
+        ),
+        ([], {"task": "evaluate", "base": EVALUATE}),
+        (["output=/data/out"], {"task": "predict", "base": EVALUATE}),
+    ],
+)
+def test_what_edl_submits_is_restricted(settings, task):
+    submitted = templates(job_of(*settings, **task))
 
     assert [pod_security.violations(template) for template in submitted] == [[], []]
 
@@ -90,17 +84,11 @@ def test_who_sees_a_secret_is_the_pods_user_alone():
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.cuda"])
-def test_the_pods_user_is_the_images(name):
+def test_the_pods_user_is_the_images_and_reads_what_is_copied_whatever_the_umask(name):
     lines = (DOCKER / name).read_text().splitlines()
 
-    assert f"USER {pods.USER}" in lines
-    assert f"WORKDIR {pods.HOME}" in lines
-
-
-@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.cuda"])
-def test_the_pods_user_reads_what_is_copied_whatever_the_checkouts_umask(name):
-    copied = [line for line in (DOCKER / name).read_text().splitlines() if " docker/ssh/" in line]
-
+    assert {f"USER {pods.USER}", f"WORKDIR {pods.HOME}"} <= set(lines)
+    copied = [line for line in lines if " docker/ssh/" in line]
     assert len(copied) == 3
     assert all(line.startswith("COPY --chmod=") for line in copied)
 
