@@ -31,14 +31,14 @@ def test_a_value_arrives_as_it_is(name, request, tmp_path):
         "yes": True,
         "day": datetime.date(2026, 1, 31),
     }
-    found = edl_horovod.sql(
+    result = edl_horovod.sql(
         "SELECT :text AS a, ':text' AS b, 5 -:less AS c, :count + 0 AS d, :half + 0 AS e, "
         ":exact + 0 AS f, :nothing IS NULL AS g, CASE WHEN :yes THEN 1 ELSE 0 END AS h, :day AS i",
         db=url,
         models=tmp_path / "models",
         parameters=parameters,
     )
-    (row,) = found.rows
+    (row,) = result.rows
     assert row[0] == NASTY
     assert row[1:4] == (":text", 6, 7)
     assert tuple(map(float, row[4:6])) == (0.5, 12.5)

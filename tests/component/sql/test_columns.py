@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from edl_horovod.errors import DataError
-from edl_horovod.sql.session import open_session
-from edl_horovod.sql.settings import read_settings
+from tests.component.sql.sessions import run, session_on
 from tests.component.sql.test_session import Ring
 
 COLUMNED = """SELECT * FROM people TRAIN regressor.DNN COLUMN name, role LABEL salary INTO m;"""
@@ -34,26 +33,25 @@ class Place:
 
     def run(self, text):
         """What the last statement gives."""
-        return [self.session.run(statement) for statement in self.session.parse(text)][-1]
+        return run(self.session, text)[-1]
 
 
 @pytest.fixture(params=UNUSABLE)
 def place(request, tmp_path):
     database = request.getfixturevalue(request.param)
-    more, ring = UNUSABLE[request.param], Ring()
+    unusable, ring = UNUSABLE[request.param], Ring()
     rows = ", ".join(
         f"({n}, 'n{n}', '{('clerk', 'engineer', 'manager')[n % 3]}', {n}.5, "
-        f"{', '.join('NULL' for _ in more)})"
+        f"{', '.join('NULL' for _ in unusable)})"
         for n in range(12)
     )
     database.run(
         "CREATE TABLE people (id INTEGER PRIMARY KEY, name VARCHAR(9), role VARCHAR(9), salary"
-        f" FLOAT, {', '.join(more)})",
+        f" FLOAT, {', '.join(unusable)})",
         f"INSERT INTO people VALUES {rows}",
-        *(f"UPDATE people SET {name.split()[0]} = {value}" for name, value in more.items()),
+        *(f"UPDATE people SET {name.split()[0]} = {value}" for name, value in unusable.items()),
     )
-    settings = read_settings([f"db={database.url}", f"models={tmp_path}/models"], {})
-    with open_session(settings, ring) as session:
+    with session_on(database, tmp_path, ring) as session:
         yield Place(session, database, ring)
 
 
@@ -73,8 +71,8 @@ def test_a_training_without_column_names_what_it_cannot_read(place):
 
 @pytest.mark.long
 def test_rows_are_held_back_by_a_column_that_is_not_read(place):
-    more = "WITH train.split='key', train.split_column='id' COLUMN"
-    place.run(COLUMNED.replace("COLUMN", more))
+    split = "WITH train.split='key', train.split_column='id' COLUMN"
+    place.run(COLUMNED.replace("COLUMN", split))
     assert {row["id"] for row in place.ring.rows[0]} < set(range(12))
     place.run("SELECT name, role, salary FROM people EVALUATE m")
 
@@ -92,13 +90,13 @@ def test_an_evaluation_and_an_explanation_read_what_the_model_reads(place):
 @pytest.mark.long
 def test_a_prediction_needs_no_column_that_the_model_does_not_read(place):
     place.run(COLUMNED)
-    found = place.run("SELECT role, name FROM people ORDER BY id PREDICT USING m")
-    assert found.rows[2] == ("manager", "n2", 2.0)
-    found = place.run("SELECT * FROM people ORDER BY id PREDICT USING m")
-    assert found.rows[2] == (*place.database.run("SELECT * FROM people WHERE id = 2")[0], 2.0)
+    result = place.run("SELECT role, name FROM people ORDER BY id PREDICT USING m")
+    assert result.rows[2] == ("manager", "n2", 2.0)
+    result = place.run("SELECT * FROM people ORDER BY id PREDICT USING m")
+    assert result.rows[2] == (*place.database.run("SELECT * FROM people WHERE id = 2")[0], 2.0)
     place.run("SELECT id, remark, name, role FROM people PREDICT done USING m")
-    found = place.database.run("SELECT * FROM done WHERE id = 2")
-    assert found == [(2, None, "n2", "manager", 2.0)]
+    rows = place.database.run("SELECT * FROM done WHERE id = 2")
+    assert rows == [(2, None, "n2", "manager", 2.0)]
     place.run("SELECT * FROM people ORDER BY id PREDICT people.predicted USING m")
     assert place.database.run("SELECT predicted FROM people WHERE id = 2") == [(2.0,)]
 
@@ -107,11 +105,11 @@ def test_a_prediction_needs_no_column_that_the_model_does_not_read(place):
 def test_a_null_in_a_column_that_the_model_reads_is_still_refused(place):
     place.run(COLUMNED)
     place.database.run("UPDATE people SET role = NULL WHERE id = 3")
-    with pytest.raises(DataError, match="'role' in 1 of 12 rows"):
+    with pytest.raises(DataError, match="'role' in 1"):
         place.run("SELECT * FROM people EVALUATE m")
 
 
-DATED = "SELECT day, at, part, salary FROM dated TRAIN regressor.DNN {more}LABEL salary INTO m"
+DATED = "SELECT day, at, part, salary FROM dated TRAIN regressor.DNN {clause}LABEL salary INTO m"
 
 
 @pytest.fixture
@@ -124,14 +122,13 @@ def dated(sqlite, tmp_path):
     )
     ring = Ring()
     ring.read = ["at", "day", "part"]
-    settings = read_settings([f"db={sqlite.url}", f"models={tmp_path}/models"], {})
-    with open_session(settings, ring) as session:
+    with session_on(sqlite, tmp_path, ring) as session:
         yield Place(session, sqlite, ring)
 
 
 @pytest.mark.long
 def test_texts_that_are_all_dates_are_dates_in_sqlite(dated):
-    dated.run(DATED.format(more=""))
+    dated.run(DATED.format(clause=""))
     assert dated.ring.rows[0][1] == {
         "day": datetime.date(2026, 2, 28),
         "at": datetime.datetime(2026, 2, 28, 8, 0, 1, 500_000, tzinfo=datetime.UTC),
@@ -141,19 +138,17 @@ def test_texts_that_are_all_dates_are_dates_in_sqlite(dated):
     described = {name: kind for part, name, kind in dated.run("DESCRIBE MODEL m").rows}
     assert (described["day"], described["at"]) == ("date (TEXT)", "timestamp (TEXT)")
     assert dated.run("SELECT * FROM dated EVALUATE m").metrics["num_rows"] == 2
-    found = dated.run("SELECT day, at, part FROM dated PREDICT USING m")
-    assert found.rows[1] == ("2026-02-28", "2026-02-28T08:00:01.5", "2026-02", 1.0)
+    result = dated.run("SELECT day, at, part FROM dated PREDICT USING m")
+    assert result.rows[1] == ("2026-02-28", "2026-02-28T08:00:01.5", "2026-02", 1.0)
     assert dated.ring.rows[-1][0]["day"] == datetime.date(2026, 1, 31)
     dated.database.run("UPDATE dated SET day = 'soon' WHERE salary = 2")
-    with pytest.raises(
-        DataError, match="'day' of the kind date holds a value that cannot be converted"
-    ):
+    with pytest.raises(DataError, match=r"'day' .* date"):
         dated.run("SELECT day, at, part FROM dated PREDICT USING m")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("more", "change"),
+    ("clause", "change"),
     [
         ("", "day = 'soon'"),
         ("", "day = '2026-02-30'"),
@@ -161,9 +156,9 @@ def test_texts_that_are_all_dates_are_dates_in_sqlite(dated):
         ("WITH train.nulls={'day': 'never'} ", "day = NULL"),
     ],
 )
-def test_texts_that_are_no_dates_or_are_categories_stay_texts(dated, more, change):
+def test_texts_that_are_no_dates_or_are_categories_stay_texts(dated, clause, change):
     dated.database.run(f"UPDATE dated SET {change} WHERE salary = 2")
-    dated.run(DATED.format(more=more))
+    dated.run(DATED.format(clause=clause))
     assert dated.ring.rows[0][0]["day"] == "2026-01-31"
     dated.run("SELECT * FROM dated WHERE salary = 1 EVALUATE m")
     assert dated.ring.rows[1][0]["day"] == "2026-01-31"

@@ -5,9 +5,8 @@ import datetime
 import pytest
 
 from edl_horovod.errors import DataError, EdlError
-from edl_horovod.sql.session import open_session
-from edl_horovod.sql.settings import read_settings
 from edl_horovod.sql.statements import StatementError
+from tests.component.sql.sessions import run, session_on
 from tests.later import LATER
 
 if LATER:
@@ -36,20 +35,15 @@ def session(request, tmp_path):
         " guess VARCHAR(20), note VARCHAR(20))",
         f"INSERT INTO t (id, y, p, role, guess) VALUES {rows}",
     )
-    settings = read_settings([f"db={database.url}", f"models={tmp_path}/models"], {})
-    with open_session(settings, no_job) as found:
-        yield found
-
-
-def run(session, text):
-    return [session.run(statement) for statement in session.parse(text)]
+    with session_on(database, tmp_path, no_job) as session:
+        yield session
 
 
 @pytest.mark.parametrize("session", ENGINES, indirect=True)
 def test_two_columns_of_numbers_have_the_metrics_of_a_regressor(session):
-    (found,) = run(session, "SELECT * FROM t EVALUATE LABEL y USING p")
-    assert found.columns == ("metric", "value")
-    assert found.metrics == pytest.approx(
+    (result,) = run(session, "SELECT * FROM t EVALUATE LABEL y USING p")
+    assert result.columns == ("metric", "value")
+    assert result.metrics == pytest.approx(
         {
             "rmse": sklearn.mean_squared_error(TRUE, PREDICTED) ** 0.5,
             "mae": sklearn.mean_absolute_error(TRUE, PREDICTED),
@@ -62,12 +56,12 @@ def test_two_columns_of_numbers_have_the_metrics_of_a_regressor(session):
 @pytest.mark.parametrize("session", ENGINES, indirect=True)
 def test_two_columns_of_texts_have_the_metrics_of_a_classifier(session):
     wanted = "WITH validation.metrics='accuracy, f1_macro, confusion, auc'"
-    (found,) = run(session, f"SELECT role, guess FROM t EVALUATE {wanted} LABEL role USING guess")
-    assert found.metrics["accuracy"] == 0.5
+    (result,) = run(session, f"SELECT role, guess FROM t EVALUATE {wanted} LABEL role USING guess")
+    assert result.metrics["accuracy"] == 0.5
     f1 = sklearn.f1_score(ROLES, GUESSES, average="macro", zero_division=0)
-    assert found.metrics["f1_macro"] == pytest.approx(f1)
-    assert ("confusion", "boss", "clerk", 1.0) in found.rows
-    assert ("auc", None, None, None) in found.rows
+    assert result.metrics["f1_macro"] == pytest.approx(f1)
+    assert ("confusion", "boss", "clerk", 1.0) in result.rows
+    assert ("auc", None, None, None) in result.rows
 
 
 @pytest.mark.parametrize(
@@ -90,11 +84,11 @@ def test_columns_that_cannot_be_compared_are_an_error(session, clauses, kind):
 
 
 @pytest.mark.parametrize("session", ENGINES, indirect=True)
-@pytest.mark.parametrize("clauses", ["LABEL a.y USING b.y", "LABEL y USING p", "LABEL p USING y"])
-def test_two_columns_of_one_name_are_not_compared(session, clauses):
+def test_two_columns_of_one_name_are_not_compared(session):
     select = "SELECT a.y, b.y, a.p FROM t AS a JOIN t AS b ON b.id = 3 - a.id"
-    with pytest.raises(EdlError):
-        run(session, f"{select} EVALUATE {clauses}")
+    for clauses in ("LABEL a.y USING b.y", "LABEL y USING p", "LABEL p USING y"):
+        with pytest.raises(EdlError):
+            run(session, f"{select} EVALUATE {clauses}")
     run(session, f"{select.replace('b.y', 'b.y AS other')} EVALUATE LABEL a.y USING other")
 
 

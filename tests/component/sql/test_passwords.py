@@ -7,8 +7,7 @@ import pytest
 
 from edl_horovod.config import resolved
 from edl_horovod.errors import EdlError
-from edl_horovod.sql.session import open_session
-from edl_horovod.sql.settings import read_settings
+from tests.component.sql.sessions import run, session_on
 from tests.component.sql.test_session import CLASSIFIED, TRAINED, Ring
 from tests.databases import IN_URL, PASSWORD
 
@@ -58,26 +57,28 @@ def test_no_trace_of_the_password_is_left(postgresql, tmp_path, caplog, is_dry_r
     ring = WatchedRing()
     models = tmp_path / "models"
     ring.before_it_ends = lambda: seen.extend(texts_in(models))
-    settings = read_settings([f"db={postgresql.url}", f"models={models}"], {})
     errors = []
-    with open_session(settings, ring, tell=lambda it: seen.append(("told", it))) as session:
+
+    def tell(sentence):
+        seen.append(("message", sentence))
+
+    with session_on(postgresql, tmp_path, ring, tell) as session:
         session.context.is_dry_run = is_dry_run
         for text in PROGRAM:
             try:
-                for statement in session.parse(text):
-                    seen.append((text, repr(session.run(statement))))
+                seen.append((text, repr(run(session, text))))
             except EdlError as error:
                 errors.append(error)
                 chain = error
                 while chain is not None:
                     seen.append((f"error of {text}", f"{chain!s} {chain!r}"))
                     chain = chain.__cause__
-        seen.append(("session", f"{session.context!r} {settings!r}"))
+        seen.append(("session", f"{session.context!r} {session.context.settings!r}"))
     seen += texts_in(tmp_path)
     seen += [("log", record.getMessage()) for record in caplog.records]
     assert len(errors) >= 2
     if not is_dry_run:
         assert any("config.yaml" in place for place, _ in seen)
         assert any("about.json" in place for place, _ in seen)
-    found = [place for place, text in seen for secret in SECRETS if secret in text]
-    assert found == []
+    leaks = [place for place, text in seen for secret in SECRETS if secret in text]
+    assert leaks == []

@@ -50,16 +50,16 @@ def test_a_large_result_takes_little_memory(url, select, tmp_path):
     code, kilobytes = map(int, done.stderr.split()[-2:])
     assert code == 0
     assert kilobytes < MOST_KILOBYTES
-    *_, found, last = map(json.loads, done.stdout.splitlines())
-    assert found["has_more_rows"]
-    assert found["rows"][0][1] == 10_000 * "x"
+    *_, wide, last = map(json.loads, done.stdout.splitlines())
+    assert wide["has_more_rows"]
+    assert wide["rows"][0][1] == 10_000 * "x"
     assert last["rows"] == [[1]]
 
 
 @pytest.mark.long
 def test_the_service_sends_a_client_a_part_of_a_wide_result(sqlite, tmp_path):
-    with service(tmp_path, EDL_DB=sqlite.url) as found:
-        *rows, said, _ = found.run(WIDE["sqlite"])[1:]
+    with service(tmp_path, EDL_DB=sqlite.url) as served:
+        *rows, said, _ = served.run(WIDE["sqlite"])[1:]
     assert 0 < sum(response.ByteSize() for response in rows) < 20_000_000
     assert "LIMIT" in said.message.message
 

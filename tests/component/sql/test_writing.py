@@ -1,9 +1,11 @@
 """Predictions in tables: by key, whole or not at all, and never in a row that has changed."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from edl_horovod.sql.engine import open_engine
 from edl_horovod.sql.export import export
 from edl_horovod.sql.target import plan_target
 from edl_horovod.sql.writing import try_writing, write_predictions
+from tests.databases import Database
 
 REFERENCE = "SELECT name, role FROM testdata"
 TARGET = ("testdata", "predicted_salary")
@@ -39,7 +42,7 @@ def people(request):
 
 
 @pytest.fixture
-def told():
+def messages():
     return []
 
 
@@ -50,23 +53,29 @@ def exported(engine, folder, select, target=TARGET, *, nulls=None, tell=print, *
 
 
 @pytest.fixture
-def predict(tmp_path, told):
-    """Predict 10 for the first row of a SELECT, 20 for the next..., after some statements."""
+def predict(tmp_path, messages):
+    """Predict 10 for the first row of a SELECT, 20 for the next..., after statements of others.
+
+    On a database, or in a session of its engine.
+    """
     numbers = itertools.count()
 
-    def predict(database, select, target, *meanwhile, **how):
-        with open_engine(database.url) as engine:
+    def predict(database, select, target, *statements, values=None, **how):
+        is_database = isinstance(database, Database)
+        session = open_engine(database.url) if is_database else contextlib.nullcontext(database)
+        with session as engine:
             folder = tmp_path / f"out-{next(numbers)}"
-            plan, table = exported(engine, folder, select, target, tell=told.append, **how)
-            for statement in meanwhile:
+            plan, table = exported(engine, folder, select, target, tell=messages.append, **how)
+            for statement in statements:
                 database.run(statement)
-            values = [(10.0 * row,) * len(plan.columns) for row in range(1, table.num_rows + 1)]
-            return write_predictions(engine, plan, table, values, tell=told.append)
+            if values is None:
+                values = [(10.0 * row,) * len(plan.columns) for row in range(1, table.num_rows + 1)]
+            return write_predictions(engine, plan, table, values, tell=messages.append)
 
     return predict
 
 
-def test_the_rows_of_a_source_get_a_column(people, predict, told):
+def test_the_rows_of_a_source_get_a_column(people, predict, messages):
     written = predict(people, REFERENCE + " WHERE name <> 'Bob' ORDER BY name DESC", TARGET)
     assert (written.num_rows, written.num_changed, written.num_gone) == (2, 0, 0)
     assert people.run("SELECT * FROM testdata ORDER BY id") == [
@@ -75,7 +84,7 @@ def test_the_rows_of_a_source_get_a_column(people, predict, told):
         (5, "Cyd", "b", 10.0),
     ]
     assert people.schema() == {"testdata": ["id", "name", "role", "predicted_salary"]}
-    assert not told
+    assert not messages
 
 
 def test_values_of_others_are_replaced_only_if_asked_to(people, predict):
@@ -85,9 +94,9 @@ def test_values_of_others_are_replaced_only_if_asked_to(people, predict):
     contents = "SELECT id, score FROM testdata ORDER BY id"
     before = people.run(contents)
     score = ("testdata", "score")
-    with pytest.raises(DataError, match=r"2 values of score.*predict\.replace_values=True"):
+    with pytest.raises(DataError, match=r"\b2 .*replace_values"):
         predict(people, REFERENCE, score)
-    with pytest.raises(DataError, match="1 values of score"):
+    with pytest.raises(DataError, match=r"1 values .*score"):
         predict(people, REFERENCE + " WHERE id < 3", score, replace_table=True)
     assert people.run(contents) == before
     predict(people, REFERENCE + " WHERE id > 1", score, replace_values=True)
@@ -101,7 +110,7 @@ def test_values_of_another_table_whose_keys_coincide_are_not_replaced(people, pr
     )
     before = people.run("SELECT * FROM orders ORDER BY id")
     select, total = "SELECT id, role FROM testdata ORDER BY id", ("orders", "total")
-    with pytest.raises(DataError, match="1 values of total"):
+    with pytest.raises(DataError, match=r"1 values .*total"):
         predict(people, select, total)
     assert people.run("SELECT * FROM orders ORDER BY id") == before
     predict(people, select + " LIMIT 5", total, replace_values=True)
@@ -114,14 +123,14 @@ def test_an_empty_column_is_filled_and_then_holds_values(people, predict):
     predict(people, REFERENCE + " WHERE id > 1", score)
     predict(people, REFERENCE + " WHERE score IS NULL", score)
     assert people.run("SELECT id, score FROM testdata ORDER BY id") == [(1, 10), (2, 10), (5, 20)]
-    with pytest.raises(DataError, match="3 values of score"):
+    with pytest.raises(DataError, match=r"3 values .*score"):
         predict(people, REFERENCE, score)
 
 
 def test_a_value_that_comes_in_meanwhile_stays(people, predict):
     people.run("ALTER TABLE testdata ADD COLUMN score REAL")
-    meanwhile = "UPDATE testdata SET score = 7 WHERE id = 2"
-    written = predict(people, REFERENCE, ("testdata", "score"), meanwhile)
+    change = "UPDATE testdata SET score = 7 WHERE id = 2"
+    written = predict(people, REFERENCE, ("testdata", "score"), change)
     assert (written.num_rows, written.num_changed) == (2, 1)
     assert people.run("SELECT id, score FROM testdata ORDER BY id") == [(1, 10), (2, 7), (5, 30)]
 
@@ -129,14 +138,14 @@ def test_a_value_that_comes_in_meanwhile_stays(people, predict):
 @pytest.mark.parametrize(
     "select", ["SELECT *", "SELECT predicted_salary, name, id", "SELECT name, role"]
 )
-def test_a_statement_that_runs_each_night_renews_its_column(people, predict, told, select):
+def test_a_statement_that_runs_each_night_renews_its_column(people, predict, messages, select):
     predict(people, "SELECT * FROM testdata ORDER BY id", TARGET)
     people.run("INSERT INTO testdata (id, name, role) VALUES (7, 'Eve', 'a')")
     written = predict(people, f"{select} FROM testdata ORDER BY id DESC", TARGET)
     assert (written.num_rows, written.num_changed) == (4, 0)
-    found = people.run("SELECT id, predicted_salary FROM testdata ORDER BY id")
-    assert found == [(1, 40), (2, 30), (5, 20), (7, 10)]
-    assert not told
+    rows = people.run("SELECT id, predicted_salary FROM testdata ORDER BY id")
+    assert rows == [(1, 40), (2, 30), (5, 20), (7, 10)]
+    assert not messages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +184,7 @@ def test_a_column_that_cannot_hold_predictions_is_refused(people, case):
         "INSERT INTO testdata (id, role) VALUES (1, 'a')",
     )
     before = people.schema()
-    with open_engine(people.url) as engine, pytest.raises(DataError, match=r"Predictions|hold the"):
+    with open_engine(people.url) as engine, pytest.raises(DataError, match=r"Predictions|hold"):
         plan_target(
             engine,
             "SELECT role FROM testdata",
@@ -206,7 +215,7 @@ def test_strict_tables_refuse_and_take_what_their_types_say(sqlite, predict):
     assert sqlite.run("SELECT id, score FROM testdata") == [(1, 10.0)]
 
 
-def test_a_table_of_an_attached_file_is_another_table(sqlite, tmp_path):
+def test_a_table_of_an_attached_file_is_another_table(sqlite, predict, tmp_path):
     (tmp_path / "other.db").touch()
     select, target = "SELECT * FROM other.t", ("other", "t", "p")
     with open_engine(sqlite.url) as engine:
@@ -215,14 +224,12 @@ def test_a_table_of_an_attached_file_is_another_table(sqlite, tmp_path):
         engine.execute(f"ATTACH '{tmp_path / 'other.db'}' AS other")
         engine.execute("CREATE TABLE other.t (id INTEGER PRIMARY KEY, x INTEGER, p REAL)")
         engine.execute("INSERT INTO other.t VALUES (1, 2, 3)")
-        rows = exported(engine, tmp_path / "out", "SELECT * FROM t", ("t", "p"))
-        write_predictions(engine, *rows, [(10.0,)], tell=print)
+        predict(engine, "SELECT * FROM t", ("t", "p"))
         with pytest.raises(DataError, match="1 values of p"):
             plan_target(engine, select, target)
         engine.execute("ALTER TABLE other.t DROP COLUMN p")
-        for turn in range(2):
-            rows = exported(engine, tmp_path / f"other-{turn}", select, target)
-            write_predictions(engine, *rows, [(20.0,)], tell=print)
+        for _ in range(2):
+            predict(engine, select, target, values=[(20.0,)])
         assert engine.execute("SELECT p FROM other.t").rows == ((20.0,),)
 
 
@@ -238,11 +245,11 @@ def test_a_table_that_predict_made_is_renewed(people, predict):
 def test_a_key_of_0_is_a_key(people, predict):
     people.run("UPDATE testdata SET id = 0 WHERE id = 2")
     predict(people, REFERENCE + " ORDER BY id", TARGET)
-    found = people.run("SELECT id, predicted_salary FROM testdata ORDER BY id")
-    assert found == [(0, 10.0), (1, 20.0), (5, 30.0)]
+    rows = people.run("SELECT id, predicted_salary FROM testdata ORDER BY id")
+    assert rows == [(0, 10.0), (1, 20.0), (5, 30.0)]
 
 
-def test_rows_that_changed_meanwhile_are_told(people, predict, told):
+def test_rows_that_changed_meanwhile_are_told(people, predict, messages):
     written = predict(
         people,
         REFERENCE,
@@ -257,32 +264,30 @@ def test_rows_that_changed_meanwhile_are_told(people, predict, told):
         (2, "Bob", "b", 20.0),
         (6, "Cyd", "b", None),
     ]
-    assert told == [
-        "Since the SELECT ran, 1 rows of testdata were changed and 1 were deleted: these got no new"
-        " prediction."
-    ]
+    (message,) = messages
+    assert re.findall(r"\d+|testdata", message) == ["1", "testdata", "1"]
 
 
-def test_a_select_that_gives_other_values_each_time_writes_nothing(people, predict, told):
+def test_a_select_that_gives_other_values_each_time_writes_nothing(people, predict, messages):
     number = "rand()" if people.url.startswith("mariadb") else "random()"
     before = people.schema()
-    for meanwhile in ((), ("DELETE FROM testdata WHERE id = 5",)):
+    for statements in ((), ("DELETE FROM testdata WHERE id = 5",)):
         with pytest.raises(DataError, match=r"random\(\)"):
-            predict(people, f"SELECT name, {number} AS x FROM testdata", TARGET, *meanwhile)
+            predict(people, f"SELECT name, {number} AS x FROM testdata", TARGET, *statements)
     with pytest.raises(DataError, match="2 rows"):
         predict(people, REFERENCE, TARGET, "UPDATE testdata SET role = 'c'")
     assert people.schema() == before
-    assert not told
+    assert not messages
 
 
-def test_a_row_number_of_another_row_is_noticed(sqlite, predict, told):
+def test_a_row_number_of_another_row_is_noticed(sqlite, predict, messages):
     sqlite.run(
         "CREATE TABLE testdata (name TEXT, role TEXT)",
         "INSERT INTO testdata VALUES ('Ann', 'a'), ('Bob', 'b')",
     )
-    meanwhile = "DELETE FROM testdata WHERE name = 'Bob'"
+    delete = "DELETE FROM testdata WHERE name = 'Bob'"
     again = "INSERT INTO testdata VALUES ('Dan', 'd')"  # It takes the number that was Bob's.
-    written = predict(sqlite, REFERENCE, TARGET, meanwhile, again)
+    written = predict(sqlite, REFERENCE, TARGET, delete, again)
     assert (written.num_rows, written.num_changed) == (1, 1)
     assert sqlite.run("SELECT * FROM testdata") == [("Ann", "a", 10.0), ("Dan", "d", None)]
 
@@ -364,12 +369,12 @@ def test_a_new_table_keeps_all_digits_of_the_users_columns(people, predict):
         f"INSERT INTO t VALUES (1, {large}, {whole}, 0.125), (2, 7, -{whole}, 3)",
     )
     predict(people, "SELECT many, whole, share FROM t ORDER BY id", ("scores", "score"))
-    found = people.run("SELECT * FROM scores ORDER BY score")
-    assert [tuple(map(type, row)) for row in found] == [
+    rows = people.run("SELECT * FROM scores ORDER BY score")
+    assert [tuple(map(type, row)) for row in rows] == [
         (*map(type, row), float)
         for row in people.run("SELECT many, whole, share FROM t ORDER BY id")
     ]
-    assert found == [(large, whole, 0.125, 10.0), (7, -whole, 3, 20.0)]
+    assert rows == [(large, whole, 0.125, 10.0), (7, -whole, 3, 20.0)]
 
 
 def test_a_new_table_keeps_the_zones_of_timestamps(postgresql, predict):
@@ -389,7 +394,7 @@ def test_a_new_table_keeps_the_zones_of_timestamps(postgresql, predict):
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
 def test_a_new_table_takes_no_decimals_that_are_not_finite(postgresql, predict, value):
     select = f"SELECT x FROM (VALUES (1.25), (CAST('{value}' AS NUMERIC))) AS t(x)"
-    with pytest.raises(DataError, match=r"'x' holds a number that is not finite, in row 2"):
+    with pytest.raises(DataError, match=r"'x' .*finite.* 2"):
         predict(postgresql, select, ("scores", "score"))
 
 
@@ -402,107 +407,102 @@ def test_whole_numbers_among_fractions_keep_their_digits(sqlite, predict, num_wh
         "INSERT INTO t VALUES (0.5)",
     )
     predict(sqlite, "SELECT x FROM t ORDER BY rowid", ("scores", "score"))
-    found = sqlite.run("SELECT x FROM scores")
-    assert found[:1] + found[-1:] == [(2**53 + 1,), (0.5,)]
+    rows = sqlite.run("SELECT x FROM scores")
+    assert rows[:1] + rows[-1:] == [(2**53 + 1,), (0.5,)]
 
 
-def test_predictions_that_are_no_numbers_are_told(people, told, tmp_path):
-    with open_engine(people.url) as engine:
-        rows = exported(engine, tmp_path / "out", REFERENCE + " ORDER BY id")
-        values = [(1.0,), (float("nan"),), (float("inf"),)]
-        write_predictions(engine, *rows, values, tell=told.append)
-    found = [row[0] for row in people.run("SELECT predicted_salary FROM testdata ORDER BY id")]
-    kept = {"sqlite": [1.0, None, math.inf], "mariadb": [1.0, None, None]}
-    if (expected := kept.get(people.url.partition(":")[0])) is None:
-        assert math.isnan(found[1])
-        assert (found[2], told) == (math.inf, [])
+def test_predictions_that_are_no_numbers_are_told(people, predict, messages):
+    values = [(1.0,), (math.nan,), (math.inf,)]
+    predict(people, REFERENCE + " ORDER BY id", TARGET, values=values)
+    written = [row[0] for row in people.run("SELECT predicted_salary FROM testdata ORDER BY id")]
+    storable = {"sqlite": [1.0, None, math.inf], "mariadb": [1.0, None, None]}
+    if (expected := storable.get(people.url.partition(":")[0])) is None:
+        assert math.isnan(written[1])
+        assert (written[2], messages) == (math.inf, [])
     else:
-        assert found == expected
-        assert told[0].startswith(f"{expected.count(None)} rows ")
+        assert written == expected
+        assert messages[0].startswith(f"{expected.count(None)} rows ")
 
 
-def test_a_table_with_the_key_of_the_rows_is_updated(people, predict, told):
+def test_a_table_with_the_key_of_the_rows_is_updated(people, predict, messages):
     people.run(
         "CREATE TABLE scores (id INTEGER PRIMARY KEY)", "INSERT INTO scores VALUES (1), (2), (3)"
     )
     written = predict(people, "SELECT id, role FROM testdata", ("scores",))
     assert (written.num_rows, written.num_gone) == (2, 1)
     assert people.run("SELECT * FROM scores ORDER BY id") == [(1, 10.0), (2, 20.0), (3, None)]
-    assert len(told) == 1
+    assert len(messages) == 1
 
 
 def test_another_table_is_dropped_only_if_asked_to(people, predict):
     people.run("CREATE TABLE other (x INTEGER)", "INSERT INTO other VALUES (1), (2)")
     for permission in ({}, {"replace_values": True}):
-        with pytest.raises(DataError, match=r"2 rows.*predict\.replace_table=True"):
+        with pytest.raises(DataError, match=r"\b2 .*replace_table"):
             predict(people, REFERENCE, ("other",), **permission)
     if people.url.startswith("mariadb"):
-        with pytest.raises(DataError, match="DROP this one first"):
+        with pytest.raises(DataError, match="DROP"):
             predict(people, REFERENCE, ("other",), replace_table=True)
         return
     predict(people, REFERENCE, ("other",), replace_table=True, columns=["a", "b"])
     assert people.schema()["other"] == ["name", "role", "a", "b"]
 
 
-def test_a_new_table_keeps_what_is_null(people, predict, tmp_path):
+def test_a_new_table_keeps_what_is_null(people, predict):
     people.run("UPDATE testdata SET role = NULL WHERE id = 2")
-    with open_engine(people.url) as engine:
-        select, nulls = REFERENCE + " ORDER BY id", {"role": "-"}
-        rows = exported(engine, tmp_path / "out", select, ("scores",), nulls=nulls)
-        write_predictions(engine, *rows, [(1.0,)] * 3, tell=print)
+    predict(people, REFERENCE + " ORDER BY id", ("scores",), nulls={"role": "-"})
     assert people.run("SELECT role FROM scores") == [("a",), (None,), ("b",)]
 
 
-@pytest.mark.parametrize(
-    ("select", "target", "why"),
-    [
-        ("SELECT DISTINCT role FROM testdata", TARGET, "it has DISTINCT"),
-        ("SELECT role, count(*) AS n FROM testdata GROUP BY role", TARGET, "it has GROUP BY"),
-        ("SELECT max(role) AS role FROM testdata", TARGET, "it sums up many rows"),
-        (
-            "SELECT a.name FROM testdata AS a JOIN testdata AS b ON a.id = b.id",
-            TARGET,
-            "it reads more than one table",
-        ),
-        ("SELECT name FROM (SELECT name FROM testdata) AS x", TARGET, "names no plain table"),
-        ("WITH x AS (SELECT name FROM testdata) SELECT name FROM x", TARGET, "a WITH in front"),
-        ("SELECT name, role FROM who", ("who", "x"), "is a view"),
-        ("SELECT x FROM other WHERE x IN (SELECT id FROM testdata)", TARGET, "are rows of other"),
-        ("SELECT name FROM who", ("other",), "the view who, which may read other"),
-    ],
-)
-def test_rows_that_cannot_be_matched_are_refused(people, select, target, why):
+UNMATCHED = [
+    ("SELECT DISTINCT role FROM testdata", TARGET, "DISTINCT"),
+    ("SELECT role, count(*) AS n FROM testdata GROUP BY role", TARGET, "GROUP BY"),
+    ("SELECT max(role) AS role FROM testdata", TARGET, "sums up"),
+    (
+        "SELECT a.name FROM testdata AS a JOIN testdata AS b ON a.id = b.id",
+        TARGET,
+        "one table",
+    ),
+    ("SELECT name FROM (SELECT name FROM testdata) AS x", TARGET, "plain table"),
+    ("WITH x AS (SELECT name FROM testdata) SELECT name FROM x", TARGET, "a WITH"),
+    ("SELECT name, role FROM who", ("who", "x"), "a view"),
+    ("SELECT x FROM other WHERE x IN (SELECT id FROM testdata)", TARGET, "of other"),
+    ("SELECT name FROM who", ("other",), "view who,.* other"),
+    (  # The name of the target is that of a WITH clause, too.
+        "SELECT n.x FROM (WITH other AS (SELECT 1 AS x) SELECT x FROM other) AS n, other",
+        ("other",),
+        "reads other",
+    ),
+]
+
+
+def test_rows_that_cannot_be_matched_are_refused(people):
     people.run("CREATE TABLE other (x INTEGER)", "CREATE VIEW who AS SELECT * FROM testdata")
-    with open_engine(people.url) as engine, pytest.raises(DataError, match=why):
-        plan_target(engine, select, target, replace_table=True)
+    with open_engine(people.url) as engine:
+        for select, target, why in UNMATCHED:
+            with pytest.raises(DataError, match=why):
+                plan_target(engine, select, target, replace_table=True)
 
 
-def test_a_table_with_the_name_of_a_with_clause_is_not_dropped(people):
-    people.run("CREATE TABLE other (x INTEGER)")
-    select = "SELECT n.x FROM (WITH other AS (SELECT 1 AS x) SELECT x FROM other) AS n, other"
-    with open_engine(people.url) as engine, pytest.raises(DataError, match="reads other"):
-        plan_target(engine, select, ("other",), replace_table=True)
+IN_THE_WAY = [
+    (REFERENCE, ("testdata", "role"), "read .*'role'"),
+    ("SELECT upper(role) AS r FROM testdata", ("testdata", "role"), "read .*'role'"),
+    (REFERENCE, ("testdata", "ID"), "'id'.* key"),
+    ("SELECT * FROM testdata", ("testdata", "name"), "read .*'name'"),
+    (REFERENCE, ("scores", "role"), "'role'.* model"),
+    (REFERENCE, ("a", "b", "c", "d"), "a table"),
+]
 
 
-@pytest.mark.parametrize(
-    ("select", "target", "why"),
-    [
-        (REFERENCE, ("testdata", "role"), "would read the column 'role'"),
-        ("SELECT upper(role) AS r FROM testdata", ("testdata", "role"), "would read the .*'role'"),
-        (REFERENCE, ("testdata", "ID"), "'id'.* are the primary key"),
-        ("SELECT * FROM testdata", ("testdata", "name"), "would read the column 'name'"),
-        (REFERENCE, ("scores", "role"), "'role'.* name, role are read by the model"),
-        (REFERENCE, ("a", "b", "c", "d"), "is a table or a column"),
-    ],
-)
-def test_columns_that_are_in_the_way_are_refused(people, select, target, why):
-    with open_engine(people.url) as engine, pytest.raises(ConfigError, match=why):
-        plan_target(engine, select, target, features=("name", "role"))
+def test_columns_that_are_in_the_way_are_refused(people):
+    with open_engine(people.url) as engine:
+        for select, target, why in IN_THE_WAY:
+            with pytest.raises(ConfigError, match=why):
+                plan_target(engine, select, target, features=("name", "role"))
 
 
 def test_a_table_without_a_key_is_refused(postgresql):
     postgresql.run("CREATE TABLE testdata (name TEXT, role TEXT)")
-    with open_engine(postgresql.url) as engine, pytest.raises(DataError, match="no primary key"):
+    with open_engine(postgresql.url) as engine, pytest.raises(DataError, match="primary key"):
         plan_target(engine, REFERENCE, TARGET)
 
 
@@ -529,7 +529,7 @@ def test_a_name_without_quotes_is_the_table_that_postgresql_reads(postgresql, pr
     predict(postgresql, "SELECT name FROM Emp", ("emp", "score"))
     predict(postgresql, 'SELECT name FROM "Emp"', ("Emp", "other"))
     assert postgresql.schema() == {"Emp": ["id", "name", "other"], "emp": ["id", "name", "score"]}
-    with pytest.raises(DataError, match=r"exists|are rows of"):
+    with pytest.raises(DataError, match=r"exists|rows"):
         predict(postgresql, "SELECT name FROM Emp", ("Emp", "score"))
 
 
@@ -572,19 +572,19 @@ def test_a_column_that_somebody_adds_meanwhile_is_filled(people, predict):
         "UPDATE testdata SET predicted_salary = 7 WHERE id = 2",
     )
     assert (written.num_rows, written.num_changed) == (2, 1)
-    found = people.run("SELECT id, predicted_salary FROM testdata ORDER BY id")
-    assert found == [(1, 10.0), (2, 7.0), (5, 30.0)]
+    rows = people.run("SELECT id, predicted_salary FROM testdata ORDER BY id")
+    assert rows == [(1, 10.0), (2, 7.0), (5, 30.0)]
 
 
 @pytest.mark.parametrize(
     "select", ["SELECT *", "SELECT *, 2 * id AS note", "SELECT testdata.*, 3 AS predicted_salary"]
 )
-def test_a_column_that_a_star_gives_since_then_is_not_compared(people, predict, told, select):
+def test_a_column_that_a_star_gives_since_then_is_not_compared(people, predict, messages, select):
     add = "ALTER TABLE testdata ADD COLUMN note VARCHAR(9)"
     written = predict(people, f"{select} FROM testdata ORDER BY id", TARGET, add)
     assert (written.num_rows, written.num_changed) == (3, 0)
     assert people.run("SELECT predicted_salary FROM testdata ORDER BY id") == [(10,), (20,), (30,)]
-    assert not told
+    assert not messages
 
 
 @pytest.mark.parametrize(
@@ -641,14 +641,13 @@ def test_a_lock_of_others_is_not_waited_for_without_end(people, predict, monkeyp
     ],
     indirect=["people"],
 )
-def test_a_session_has_its_own_settings_afterwards(people, tmp_path, setting):
+def test_a_session_has_its_own_settings_afterwards(people, predict, setting):
     change, look = setting.split("; ")
     with open_engine(people.url) as engine:
         engine.execute(change)
         before = engine.execute(look).rows
-        plan, table = exported(engine, tmp_path / "out", REFERENCE)
-        try_writing(engine, plan)
-        write_predictions(engine, plan, table, [(1.0,)] * 3, tell=print)
+        try_writing(engine, plan_target(engine, REFERENCE, TARGET))
+        predict(engine, REFERENCE, TARGET)
         assert engine.execute(look).rows == before
 
 
@@ -664,7 +663,7 @@ def test_missing_rights_are_an_error_before_the_job(postgresql, target):
     url = sa.make_url(postgresql.url).set(username=f"reader_{target[0]}", password="x")
     with open_engine(url.render_as_string(hide_password=False)) as engine:
         plan = plan_target(engine, REFERENCE, target, replace_table=True)
-        with pytest.raises(DataError, match=r"permission denied|must be owner"):
+        with pytest.raises(DataError, match=r"permission|owner"):
             try_writing(engine, plan)
 
 
@@ -677,11 +676,11 @@ def test_a_table_of_another_schema_is_another_table(postgresql):
     select = "SELECT x FROM a.t WHERE id IN (SELECT id FROM t)"
     with open_engine(postgresql.url) as engine:
         assert plan_target(engine, select, ("a", "t", "y")).table.schema == "a"
-        with pytest.raises(DataError, match=r"are rows of a\.t"):
+        with pytest.raises(DataError, match=r"rows of a\.t"):
             plan_target(engine, select, ("t", "y"))
 
 
-def test_the_search_path_of_the_session_decides_what_a_name_means(postgresql, tmp_path):
+def test_the_search_path_of_the_session_decides_what_a_name_means(postgresql, predict):
     for schema in ("public", "staging", "late"):
         postgresql.run(
             f"CREATE SCHEMA IF NOT EXISTS {schema}",
@@ -693,8 +692,7 @@ def test_the_search_path_of_the_session_decides_what_a_name_means(postgresql, tm
         engine.execute("SET search_path TO staging, late")
         for number, target in enumerate([("public", "t", "p"), ("t", "p")]):
             select = f"SELECT x FROM {'.'.join(target[:-1])}"
-            rows = exported(engine, tmp_path / f"out-{number}", select, target)
-            write_predictions(engine, *rows, [(10.0 * number,)], tell=print)
+            predict(engine, select, target, values=[(10.0 * number,)])
         for source, target in (("staging.t", "t"), ("t_late", "late.t_late")):
             with pytest.raises(DataError, match="reads"):
                 plan_target(
@@ -705,11 +703,11 @@ def test_the_search_path_of_the_session_decides_what_a_name_means(postgresql, tm
                 )
         plan = plan_target(engine, "SELECT 1 AS y", ("t_late",), replace_table=True)
         assert str(plan.table) == "late.t_late"
-    found = [postgresql.run(f"SELECT p FROM {schema}.t") for schema in ("public", "staging")]
-    assert found == [[(0.0,)], [(10.0,)]]
+    rows = [postgresql.run(f"SELECT p FROM {schema}.t") for schema in ("public", "staging")]
+    assert rows == [[(0.0,)], [(10.0,)]]
 
 
-def test_use_decides_what_a_name_means_in_mariadb(mariadb, tmp_path):
+def test_use_decides_what_a_name_means_in_mariadb(mariadb, predict):
     other = sa.make_url(mariadb.url).database + "_other"
     mariadb.run(
         f"CREATE DATABASE {other}",
@@ -719,8 +717,7 @@ def test_use_decides_what_a_name_means_in_mariadb(mariadb, tmp_path):
     )
     with open_engine(mariadb.url) as engine:
         engine.execute(f"USE {other}")
-        rows = exported(engine, tmp_path / "out", "SELECT x FROM t", ("t", "p"))
-        write_predictions(engine, *rows, [(10.0,)], tell=print)
+        predict(engine, "SELECT x FROM t", ("t", "p"))
     assert mariadb.run(f"SELECT * FROM {other}.t") == [(1, 2, 10.0)]
 
 
@@ -742,7 +739,7 @@ def test_a_temporary_table_is_no_target(people):
     with open_engine(people.url) as engine:
         engine.execute("CREATE TEMPORARY TABLE few AS SELECT * FROM testdata")
         for target in targets:
-            with pytest.raises(DataError, match="is temporary"):
+            with pytest.raises(DataError, match="temporary"):
                 plan_target(engine, "SELECT name, role FROM few", target, replace_table=True)
         assert plan_target(engine, "SELECT name, role FROM few", ("new",)).action == "create"
         engine.execute("CREATE TEMPORARY TABLE testdata AS SELECT * FROM few")
@@ -750,16 +747,14 @@ def test_a_temporary_table_is_no_target(people):
             plan_target(engine, REFERENCE, TARGET)
 
 
-def test_too_few_predictions_change_nothing(people, tmp_path):
+def test_too_few_predictions_change_nothing(people, predict):
     before = people.schema()
-    with open_engine(people.url) as engine:
-        rows = exported(engine, tmp_path / "out", REFERENCE)
-        with pytest.raises(DataError, match="fewer predictions than rows"):
-            write_predictions(engine, *rows, [(1.0,)] * 2, tell=print)
+    with pytest.raises(DataError, match="fewer predictions"):
+        predict(people, REFERENCE, TARGET, values=[(1.0,)] * 2)
     assert people.schema() == before
 
 
-def test_a_column_that_was_added_in_vain_is_dropped(mariadb, tmp_path):
+def test_a_column_that_was_added_in_vain_is_dropped(mariadb, predict):
     mariadb.run(
         "CREATE TABLE testdata (id INTEGER PRIMARY KEY, name TEXT, role TEXT)",
         "INSERT INTO testdata VALUES (1, 'Ann', 'a'), (2, 'Bob', 'b')",
@@ -767,10 +762,8 @@ def test_a_column_that_was_added_in_vain_is_dropped(mariadb, tmp_path):
         " SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not now'",
     )
     before = mariadb.schema()
-    with open_engine(mariadb.url) as engine:
-        rows = exported(engine, tmp_path / "out", REFERENCE)
-        with pytest.raises(DataError, match="not now"):
-            write_predictions(engine, *rows, [(1.0,)] * 2, tell=print)
+    with pytest.raises(DataError, match="not now"):
+        predict(mariadb, REFERENCE, TARGET)
     assert mariadb.schema() == before
 
 
@@ -861,7 +854,7 @@ def test_a_kill_at_any_step_leaves_the_database_as_it_was(people, tmp_path, acti
         # A new column commits by itself there.
         people.run("ALTER TABLE testdata ADD COLUMN score DOUBLE")
     contents = ["SELECT * FROM testdata ORDER BY id", "SELECT * FROM other"]
-    before = people.schema(), [people.run(one) for one in contents]
+    before = people.schema(), [people.run(select) for select in contents]
     num_kills = 0
     for _, ended in _kills(people.url, tmp_path, action):
         if people.url.startswith("mariadb") and "new" in people.schema():
@@ -871,9 +864,9 @@ def test_a_kill_at_any_step_leaves_the_database_as_it_was(people, tmp_path, acti
                 people.run("DROP TABLE new")
         if ended:
             num_kills += 1
-            assert (people.schema(), [people.run(one) for one in contents]) == before
+            assert (people.schema(), [people.run(select) for select in contents]) == before
     assert num_kills > 6
-    assert (people.schema(), [people.run(one) for one in contents]) != before
+    assert (people.schema(), [people.run(select) for select in contents]) != before
 
 
 @long
