@@ -37,16 +37,16 @@ def run(tmp_path, folder, capsys):
 
 
 def test_the_pod_runs_a_command_that_listens_where_the_service_leads(folder, run):
-    found = objects(folder)
-    job, service = found["Job"], found["Service"]
+    items = objects(folder)
+    job, service = items["Job"], items["Service"]
     (port,), labels = service["spec"]["ports"], job["spec"]["template"]["metadata"]["labels"]
     (container,) = pod_of(job)["containers"]
     named = {entry["name"]: entry["containerPort"] for entry in container["ports"]}
     listens = run["federated"]["listen" if folder == "coordinator" else "address"]
     assert int(listens.rpartition(":")[2]) == named[port["targetPort"]] == port["port"]
     assert service["spec"]["selector"].items() <= labels.items()
-    assert found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
-    assert found["NetworkPolicy"]["spec"]["ingress"] == [{"ports": [{"port": port["targetPort"]}]}]
+    assert items["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    assert items["NetworkPolicy"]["spec"]["ingress"] == [{"ports": [{"port": port["targetPort"]}]}]
     if folder == "party":
         assert listens == f"{service['metadata']['name']}:{port['port']}"
         of_coordinator = objects("coordinator")["Service"]
@@ -62,12 +62,12 @@ def test_it_runs_where_pod_security_is_restricted(folder):
 
 
 def test_what_a_pod_mounts_is_there(folder):
-    found = objects(folder)
-    (container,) = pod_of(found["Job"])["containers"]
-    volumes = {volume["name"]: volume for volume in pod_of(found["Job"])["volumes"]}
+    items = objects(folder)
+    (container,) = pod_of(items["Job"])["containers"]
+    volumes = {volume["name"]: volume for volume in pod_of(items["Job"])["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
     if folder == "party":
-        assert volumes["settings"]["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
+        assert volumes["settings"]["configMap"]["name"] == items["ConfigMap"]["metadata"]["name"]
     else:
         claim = volumes["federation"]["persistentVolumeClaim"]["claimName"]
-        assert claim == found["PersistentVolumeClaim"]["metadata"]["name"]
+        assert claim == items["PersistentVolumeClaim"]["metadata"]["name"]

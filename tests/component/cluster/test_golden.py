@@ -126,8 +126,8 @@ def rendered(folder):
     items = {}
     for resource in listed["resources"]:
         path = folder / resource
-        found = rendered(path) if path.is_dir() else [yaml.safe_load(path.read_text())]
-        items |= {item["kind"]: item for item in found}
+        listed_items = rendered(path) if path.is_dir() else [yaml.safe_load(path.read_text())]
+        items |= {item["kind"]: item for item in listed_items}
     for patch in listed.get("patches", []):
         change = yaml.safe_load((folder / patch["path"]).read_text())
         items[change["kind"]] = merged(items[change["kind"]], change)
@@ -157,13 +157,13 @@ def test_kustomize_makes_of_them_what_edl_submits(example):
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.folder)
 def test_they_run_where_pod_security_is_restricted(example):
-    found = [
+    violations = [
         pod_security.violations(template)
         for item in rendered(K8S / example.folder)
         for template in pod_security.templates(item)
     ]
 
-    assert found == [[], []]
+    assert violations == [[], []]
 
 
 @pytest.mark.skipif(

@@ -16,7 +16,7 @@ def test_a_pod_that_cannot_be_reached_is_named_and_one_that_can_is_not(tmp_path)
     hostfile.write_text("127.0.0.1 slots=1\n127.0.0.2 slots=1\n")
     with socket.create_server(("127.0.0.1", 0)) as first:
         port = first.getsockname()[1]
-        with pytest.raises(NotEnoughWorkers, match=r"at 127\.0\.0\.2 \(Connection refused\)\."):
+        with pytest.raises(NotEnoughWorkers, match=r" 127\.0\.0\.2 \(Connection refused\)\."):
             wait_for_workers(hostfile, port=port, seconds=0.0)
 
         with socket.create_server(("127.0.0.2", port)):

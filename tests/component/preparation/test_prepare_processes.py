@@ -42,15 +42,15 @@ def pool(tmp_path):
 @pytest.fixture
 def signalled(monkeypatch):
     """For each signal to a group, whether its leader's number could not be given away by then."""
-    found: list[bool] = []
+    are_there: list[bool] = []
     real = os.killpg
 
-    def kill_group(number: int, what: int) -> None:
-        found.append(Path(f"/proc/{number}").exists())
-        real(number, what)
+    def kill_group(number: int, signal_number: int) -> None:
+        are_there.append(Path(f"/proc/{number}").exists())
+        real(number, signal_number)
 
     monkeypatch.setattr(os, "killpg", kill_group)
-    return found
+    return are_there
 
 
 def test_a_process_that_ended_well_is_not_signalled_by_a_number_given_away(pool, signalled):

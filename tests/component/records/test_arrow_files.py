@@ -59,11 +59,11 @@ def test_categories_become_the_text_that_they_are(tmp_path, write):
     assert read_columns(write(tmp_path / "a.arrow", table)) == {"t": [b"x", b"y", b"x", b"z", b"x"]}
 
 
-def write_batches(path, columns, *, dictionaries="replaced"):
-    """A stream of one batch for each of the columns, all of the same type."""
-    batches = [pa.record_batch({"t": column}) for column in columns]
-    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=dictionaries == "deltas")
-    with pa.ipc.new_stream(str(path), batches[0].schema, options=options) as to:
+def write_batches(path, columns, *, new=pa.ipc.new_stream, has_deltas=False):
+    """A stream, or a file, of one batch for each of the columns, all of the same type."""
+    batches = [pa.record_batch(c if isinstance(c, dict) else {"t": c}) for c in columns]
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=has_deltas)
+    with new(str(path), batches[0].schema, options=options) as to:
         for batch in batches:
             to.write_batch(batch)
     return path
@@ -97,12 +97,8 @@ def test_only_the_dictionary_that_was_sent_again_is_replaced(tmp_path):
     colors = [
         categories([0, 1], texts) for texts in (["red", "tan"], ["blue", "red"], ["tan", "a"])
     ]
-    batches = [
-        pa.record_batch({"n": name, "c": color}) for name, color in zip(names, colors, strict=True)
-    ]
-    with pa.ipc.new_stream(str(tmp_path / "a.arrow"), batches[0].schema) as to:
-        for batch in batches:
-            to.write_batch(batch)
+    batches = [{"n": name, "c": color} for name, color in zip(names, colors, strict=True)]
+    write_batches(tmp_path / "a.arrow", batches)
     assert read_columns(tmp_path / "a.arrow", [5, 2, 1, 0]) == {
         "n": [b"x", b"y", b"x", b"y"],
         "c": [b"a", b"blue", b"tan", b"red"],
@@ -128,7 +124,7 @@ def test_a_dictionary_that_grows_by_deltas_is_read_from_any_batch(tmp_path):
     texts = ["cat", "dog", "horse", "cow"]
     grown = [categories([0, 1, 0], texts[:2]), categories([3, 2, 1], texts)]
     # The last one is another dictionary, so it is replaced.
-    path = write_batches(tmp_path / "a.arrow", [*grown, ANIMALS[2]], dictionaries="deltas")
+    path = write_batches(tmp_path / "a.arrow", [*grown, ANIMALS[2]], has_deltas=True)
     expected = [b"cat", b"dog", b"cat", b"cow", b"horse", b"dog", b"ant", b"ant", b"ant"]
     assert read_columns(path) == {"t": expected}
     assert read_columns(path, [8, 3, 0]) == {"t": [b"ant", b"cow", b"cat"]}
@@ -136,15 +132,8 @@ def test_a_dictionary_that_grows_by_deltas_is_read_from_any_batch(tmp_path):
 
 def test_a_file_has_the_same_dictionary_for_all_batches(tmp_path):
     texts = ["cat", "dog", "horse", "cow"]
-    batches = [
-        pa.record_batch({"t": column})
-        for column in (categories([0, 1, 0], texts[:2]), categories([3, 2, 1], texts))
-    ]
-    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
-    path = tmp_path / "a.arrow"
-    with pa.ipc.new_file(str(path), batches[0].schema, options=options) as to:
-        for batch in batches:
-            to.write_batch(batch)
+    columns = [categories([0, 1, 0], texts[:2]), categories([3, 2, 1], texts)]
+    path = write_batches(tmp_path / "a.arrow", columns, new=pa.ipc.new_file, has_deltas=True)
     assert read_columns(path, [5, 4, 3, 2, 1, 0]) == {
         "t": [b"dog", b"horse", b"cow", b"cat", b"dog", b"cat"]
     }
@@ -160,7 +149,7 @@ def test_a_file_that_replaces_a_dictionary_is_damaged(tmp_path):
 
 def test_a_code_without_an_entry_in_its_dictionary_is_named(tmp_path):
     wrong = pa.DictionaryArray.from_arrays(pa.array([0, 5], pa.int8()), ["cat", "dog"], safe=False)
-    with pytest.raises(DataError, match=r"column 't' of .*a\.arrow, in its part 2"):
+    with pytest.raises(DataError, match=r"'t' .*a\.arrow.* 2"):
         read_columns(write_batches(tmp_path / "a.arrow", [ANIMALS[0], wrong]))
 
 
@@ -169,7 +158,7 @@ def test_dictionaries_that_are_too_large_to_be_held_are_refused_before_they_are_
     write_batches(path, [categories([0], ["x" * (64 << 20)])])
     tracemalloc.start()
     try:
-        with pytest.raises(DataError, match="dictionaries take more than 64 MiB"):
+        with pytest.raises(DataError, match="64 MiB"):
             read_columns(path)
         assert tracemalloc.get_traced_memory()[1] < 32 << 20
     finally:
@@ -178,7 +167,7 @@ def test_dictionaries_that_are_too_large_to_be_held_are_refused_before_they_are_
 
 def test_an_empty_value_of_a_dictionary_is_named(tmp_path):
     path = write_batches(tmp_path / "a.arrow", [ANIMALS[0], categories([0, 1], ["cat", None])])
-    with pytest.raises(DataError, match=r"1 empty value .*column 't'"):
+    with pytest.raises(DataError, match=r"1 empty .*'t'"):
         read_columns(path)
 
 
@@ -212,17 +201,17 @@ def test_an_index_reads_no_values_and_serves_the_next_reader(tmp_path):
 
 
 @pytest.mark.parametrize("write", [write_file, write_stream])
-@pytest.mark.parametrize("kept", [0.3, 0.6, 0.9])
-def test_a_file_that_was_cut_off_is_damaged(tmp_path, write, kept):
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_a_file_that_was_cut_off_is_damaged(tmp_path, write, share):
     path = write(tmp_path / "a.arrow", pa.table({"x": np.arange(1000.0)}), rows=100)
     whole = path.read_bytes()
-    path.write_bytes(whole[: int(len(whole) * kept)])
-    with pytest.raises(DataError, match=r"a\.arrow is damaged"):
+    path.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(DataError, match=r"a\.arrow .*damaged"):
         read_columns(path)
 
 
 @pytest.mark.parametrize(
-    ("start", "kind"), [(b"FEA1....", "Feather version 1"), (b"PAR1....", "not an Arrow file")]
+    ("start", "kind"), [(b"FEA1....", "version 1"), (b"PAR1....", "not an Arrow")]
 )
 def test_files_of_other_formats_are_identified(tmp_path, start, kind):
     (tmp_path / "a.arrow").write_bytes(start * 4)
@@ -233,7 +222,7 @@ def test_files_of_other_formats_are_identified(tmp_path, start, kind):
 def test_files_with_other_columns_are_refused(tmp_path):
     write_file(tmp_path / "a.arrow", pa.table(COLUMNS))
     write_file(tmp_path / "b.arrow", pa.table({"x": [1.0]}))
-    with pytest.raises(DataError, match=r"b\.arrow has no column 't', unlike"):
+    with pytest.raises(DataError, match=r"b\.arrow .*no .*'t'"):
         read_columns(tmp_path)
 
 
@@ -244,8 +233,8 @@ def test_columns_that_share_a_name_are_refused(tmp_path, write):
         [pa.array([1]), pa.array([2]), pa.array([3]), fields], names=["x", "x", "y", "a"]
     )
     path = write(tmp_path / "a.arrow", table)
-    with pytest.raises(DataError, match=r"'x' of .*a\.arrow .*2 columns have this name"):
+    with pytest.raises(DataError, match=r"'x' .*a\.arrow .*2 columns"):
         read_columns(path)
-    with pytest.raises(DataError, match=r"'a\.b' of .*a\.arrow .*2 columns have this name"):
+    with pytest.raises(DataError, match=r"'a\.b' .*a\.arrow .*2 columns"):
         read_columns(path, columns=["y", "a.b"])
     assert read_columns(path, columns=["y"]) == {"y": [3]}

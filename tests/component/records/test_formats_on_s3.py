@@ -79,6 +79,11 @@ def mds(path):
     path.write_bytes(shard([row.tobytes() for row in X], ["ndarray:float64:200"], [1600], ["x"]))
 
 
+def opened_remotely(name, tmp_path):
+    folders = JobFolders(*(tmp_path / "job" / part for part in ("index", "records", "part")))
+    return open_source(f"s3://bucket/{name}", DataConfig(), folders=folders)
+
+
 @pytest.mark.parametrize(
     ("write", "name"),
     [
@@ -98,19 +103,18 @@ def test_remote_records_are_those_of_the_disk(server, tmp_path, write, name):
     write(path)
     server.put(f"formats/{name}", path.read_bytes())
     ids = [COUNT - 1, 0, 1500]
-    folders = JobFolders(*(tmp_path / "job" / each for each in ("index", "records", "part")))
-    with open_source(f"s3://bucket/formats/{name}", DataConfig(), folders=folders) as remote:
+    with opened_remotely(f"formats/{name}", tmp_path) as remote:
         server.requests.clear()
-        found = remote.read(ids)
+        records = remote.read(ids)
         largest = max(request.num_bytes for request in server.gets(name))
         fingerprint = remote.fingerprint
     with open_source(str(path), DataConfig()) as local:
         expected = local.read(ids)
         assert local.fingerprint == fingerprint
     if local.layout is None:
-        assert found == expected
+        assert records == expected
     else:
-        assert list(map(plain, found)) == list(map(plain, expected))
+        assert list(map(plain, records)) == list(map(plain, expected))
     assert largest < path.stat().st_size / 2
 
 
@@ -120,10 +124,9 @@ def test_remote_pictures_are_those_of_the_disk_one_request_each(server, tmp_path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(tf.io.encode_png(tf.fill([8, 8, 3], tf.cast(number, tf.uint8))).numpy())
         server.put(f"photos/{path.parent.name}/{path.name}", path.read_bytes())
-    folders = JobFolders(*(tmp_path / "job" / each for each in ("index", "records", "part")))
-    with open_source("s3://bucket/photos", DataConfig(), folders=folders) as remote:
+    with opened_remotely("photos", tmp_path) as remote:
         server.requests.clear()
-        found = remote.read([5, 0])
+        records = remote.read([5, 0])
         assert len(server.gets(".png")) == 2
     with open_source(str(tmp_path / "photos"), DataConfig()) as local:
-        assert list(map(plain, found)) == list(map(plain, local.read([5, 0])))
+        assert list(map(plain, records)) == list(map(plain, local.read([5, 0])))

@@ -38,17 +38,16 @@ def test_a_record_is_a_picture_with_its_class_as_keras_numbers_it(pictures):
         pictures, shuffle=False, batch_size=None, image_size=(8, 8)
     )
     expected = [(pixels.numpy(), int(label)) for pixels, label in dataset]
-    found = read_columns(pictures)
-    assert found["label"] == [label for _, label in expected]
-    assert found["class"] == [dataset.class_names[label].encode() for label in found["label"]]
-    for content, (pixels, _) in zip(found["image"], expected, strict=True):
+    columns = read_columns(pictures)
+    assert columns["label"] == [label for _, label in expected]
+    assert columns["class"] == [dataset.class_names[label].encode() for label in columns["label"]]
+    for content, (pixels, _) in zip(columns["image"], expected, strict=True):
         np.testing.assert_array_equal(tf.io.decode_image(content).numpy(), pixels)
 
 
 def test_globs_and_columns_choose_what_is_read(pictures):
-    found = read_columns(f"{pictures}/*/0.png", [2, 0], columns=["label"])
-    assert found == {"label": [2, 0]}
-    with pytest.raises(ConfigError, match=r"'y'.*image, label, class"):
+    assert read_columns(f"{pictures}/*/0.png", [2, 0], columns=["label"]) == {"label": [2, 0]}
+    with pytest.raises(ConfigError, match=r"'y'.* label, class"):
         read_columns(pictures, columns=["y"])
 
 
@@ -79,21 +78,18 @@ def test_classes_keep_their_numbers_where_others_have_no_picture(pictures):
 def test_classes_that_the_training_did_not_have_are_refused_or_have_no_number(pictures):
     (pictures / "dog").rename(pictures / "wolf")
     trained = f"{pictures}/Cat/*,{pictures}/ant/*"
-    with pytest.raises(DataError, match=r"wolf.*2 classes: Cat, ant"):
+    with pytest.raises(DataError, match=r"wolf.* 2 .*Cat, "):
         labels_as_trained(trained, pictures)
-    found = labels_as_trained(trained, pictures, needs_classes=False)
-    assert found == [0, 0, 1, -1, -1, -1]
+    labels = labels_as_trained(trained, pictures, needs_classes=False)
+    assert labels == [0, 0, 1, -1, -1, -1]
 
 
 def test_a_file_that_is_not_an_image_is_an_error_or_skipped(pictures):
-    (pictures / "ant" / "x.png").write_bytes(b"not a picture")
-    with pytest.raises(DataError, match=r"ant/x\.png .*JPEG, PNG, GIF or BMP"):
-        read_columns(pictures)
-    assert len(read_columns(pictures, damaged="skip")["image"]) == 6
-    (pictures / "ant" / "x.png").write_bytes(b"")
-    with pytest.raises(DataError, match=r"ant/x\.png .* starts with nothing"):
-        read_columns(pictures)
-    assert len(read_columns(pictures, damaged="skip")["image"]) == 6
+    for content, said in ((b"not a picture", "BMP"), (b"", "nothing")):
+        (pictures / "ant" / "x.png").write_bytes(content)
+        with pytest.raises(DataError, match=rf"ant/x\.png .*{said}"):
+            read_columns(pictures)
+        assert len(read_columns(pictures, damaged="skip")["image"]) == 6
 
 
 def test_another_class_is_other_data(pictures):
@@ -110,5 +106,5 @@ def test_a_picture_that_is_rewritten_while_a_job_reads_is_an_error(pictures):
         content, before = path.read_bytes(), path.stat()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000_000))
-        with pytest.raises(DataError, match="has changed since the job indexed it"):
+        with pytest.raises(DataError, match="changed since"):
             reader.read(range(len(reader)))

@@ -21,7 +21,7 @@ def write(path, table, **options):
 
 
 def numbers(count):
-    return {"x": np.arange(count, dtype=np.float32), "n": [f"row {one}" for one in range(count)]}
+    return {"x": np.arange(count, dtype=np.float32), "n": [f"row {row}" for row in range(count)]}
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
@@ -29,8 +29,8 @@ def test_records_are_read_by_number_in_any_order(tmp_path, compression):
     path = write(tmp_path / "a.parquet", numbers(100), row_group_size=7, compression=compression)
     ids = [99, 0, 50, 50, 6, 7]
     assert read_columns(path, ids) == {
-        "x": [float(one) for one in ids],
-        "n": [b"row %d" % one for one in ids],
+        "x": list(map(float, ids)),
+        "n": [b"row %d" % row for row in ids],
     }
     assert read_columns(path, []) == {"x": [], "n": []}
     with Reader.open(str(path)) as reader:
@@ -59,11 +59,11 @@ def test_each_type_becomes_what_tensors_can_hold(tmp_path):
         "place": pa.array([{"city": "A", "at": {"x": 1}}, {"city": "B", "at": {"x": 2}}]),
         "hole": pa.array([1.5, None]),
     }
-    found = read_columns(write(tmp_path / "a.parquet", table))
-    hole = found.pop("hole")
+    columns = read_columns(write(tmp_path / "a.parquet", table))
+    hole = columns.pop("hole")
     assert hole[0] == 1.5
     assert np.isnan(hole[1])
-    assert found == {
+    assert columns == {
         "bool": [True, False],
         "int8": [-1, 2],
         "uint64": [1, 2**63],
@@ -88,7 +88,7 @@ def test_only_the_named_columns_are_read_in_that_order(tmp_path):
     path = write(tmp_path / "a.parquet", table)
     assert read_columns(path, [4], columns=["n", "x"]) == {"n": [b"row 4"], "x": [4.0]}
     assert read_columns(path, [4], columns=["in.y"]) == {"in.y": [1]}
-    with pytest.raises(ConfigError, match=r"has no column 'X'.*columns are x, n, bad.*'x'"):
+    with pytest.raises(ConfigError, match=r"'X'.* x, n, bad.*'x'"):
         read_columns(path, columns=["X"])
 
 
@@ -98,7 +98,7 @@ def test_several_files_are_one_and_of_one_schema(tmp_path):
     write(tmp_path / "d" / "c.parquet", {"x": pa.array([], pa.int64())})
     assert read_columns(tmp_path / "d") == {"x": [1, 2, 3, 4]}
     write(tmp_path / "d" / "e.parquet", {"x": [0.5]})
-    with pytest.raises(DataError, match=r"different columns.*e\.parquet has double.*'x'.*int64"):
+    with pytest.raises(DataError, match=r"e\.parquet .*double.*'x'"):
         read_columns(tmp_path / "d")
 
 
@@ -120,7 +120,7 @@ def test_an_index_is_cached_and_a_changed_file_is_indexed_again(tmp_path):
     with Reader.open(str(path), folder=tmp_path / "job") as reader:
         assert reader.fingerprint == first
         write(path, {"x": data["x"] + 1}, row_group_size=1 << 17)
-        with pytest.raises(DataError, match="has changed since the job indexed it"):
+        with pytest.raises(DataError, match="changed since"):
             reader.read([1 << 19])
     said = []
     with Reader.open(str(path), folder=tmp_path / "job", tell=said.append) as reader:
@@ -130,16 +130,14 @@ def test_an_index_is_cached_and_a_changed_file_is_indexed_again(tmp_path):
 
 def test_an_empty_value_that_nothing_stands_for_is_an_error_with_its_column(tmp_path):
     path = write(tmp_path / "a.parquet", {"id": pa.array([1, None]), "x": [1.0, 2.0]})
-    with pytest.raises(
-        DataError, match=r"is 1 empty value \(null\) in the column 'id' of .*part 1"
-    ):
+    with pytest.raises(DataError, match=r"1 empty .*'id' .* 1"):
         read_columns(path)
     assert read_columns(path, columns=["x"]) == {"x": [1.0, 2.0]}
 
 
 def test_a_type_that_no_tensor_has_is_an_error_with_its_column(tmp_path):
     path = write(tmp_path / "a.parquet", {"deep": pa.array([[[1], [2, 3]]]), "x": [1]})
-    with pytest.raises(DataError, match=r"'deep' of .* cannot become tensors.*data_plan\.columns"):
+    with pytest.raises(DataError, match=r"'deep' .*tensors"):
         read_columns(path)
 
 
@@ -155,7 +153,7 @@ def test_a_type_that_no_tensor_has_is_an_error_with_its_column(tmp_path):
 def test_columns_that_share_a_name_are_refused(tmp_path, arrays, names, shared):
     table = pa.table([*arrays, pa.array([3])], names=[*names, "y"])
     path = write(tmp_path / "a.parquet", table)
-    with pytest.raises(DataError, match=rf"'{shared}' of .*a\.parquet .*2 columns have this name"):
+    with pytest.raises(DataError, match=rf"'{shared}' .*a\.parquet .*2 columns"):
         read_columns(path)
     assert read_columns(path, columns=["y"]) == {"y": [3]}
 
@@ -163,7 +161,7 @@ def test_columns_that_share_a_name_are_refused(tmp_path, arrays, names, shared):
 def test_columns_that_share_a_name_in_a_later_file_are_refused(tmp_path):
     write(tmp_path / "d" / "a.parquet", pa.table({"x": [1]}))
     write(tmp_path / "d" / "b.parquet", pa.table([pa.array([1]), pa.array([2])], names=["x", "x"]))
-    with pytest.raises(DataError, match=r"b\.parquet has the column 'x' 2 times instead of 1"):
+    with pytest.raises(DataError, match=r"b\.parquet .*'x' 2 times"):
         read_columns(tmp_path / "d")
 
 
@@ -172,25 +170,22 @@ def test_damaged_files_are_one_sentence(tmp_path):
         tmp_path / "a.parquet", numbers(1000), row_group_size=100, write_page_checksum=True
     )
     whole = path.read_bytes()
-    path.write_bytes(whole[:-50])
-    with pytest.raises(DataError, match=r"a\.parquet is damaged"):
-        read_columns(path)
-    path.write_bytes(b"id,x\n1,2\n" * 5)
-    with pytest.raises(DataError, match=r"a\.parquet .*: it starts with 69 64"):
-        read_columns(path)
-    path.write_bytes(b"")
-    with pytest.raises(DataError, match=r"a\.parquet .*: it starts with nothing"):
-        read_columns(path)
     changed = bytearray(whole)
     changed[60] ^= 255
-    path.write_bytes(changed)
-    with pytest.raises(DataError, match=r"a\.parquet is damaged"):
-        read_columns(path)
-    assert read_columns(path, damaged="skip")["x"] == [float(one) for one in range(100, 1000)]
+    for content, said in (
+        (whole[:-50], "damaged"),
+        (b"id,x\n1,2\n" * 5, "69 64"),
+        (b"", "nothing"),
+        (changed, "damaged"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=rf"a\.parquet .*{said}"):
+            read_columns(path)
+    assert read_columns(path, damaged="skip")["x"] == list(map(float, range(100, 1000)))
 
 
 def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     path = write(tmp_path / "a.parquet", numbers(3))
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(MissingDependency, match=r"Reading Parquet files.*arrow"):
+    with pytest.raises(MissingDependency, match=r"Parquet .*arrow"):
         read_columns(path)

@@ -110,7 +110,7 @@ def test_a_file_that_is_rewritten_after_a_job_opened_it_is_an_error(path, is_in_
         if is_in_use:
             source.read([0])
         rewrite(path, add=1.0)
-        with pytest.raises(DataError, match="has changed since the job indexed it"):
+        with pytest.raises(DataError, match="changed since"):
             source.read([count - 1])
 
 
@@ -135,6 +135,6 @@ def test_an_object_that_is_replaced_while_a_job_reads_it_is_an_error(tmp_path, m
             assert plain(source.read([count - 1])[0]) == [count - 1.0]
             rewrite(path, add=1.0)
             server.put("a.arrow", path.read_bytes())
-            with pytest.raises(DataError, match="has changed since the job indexed it"):
+            with pytest.raises(DataError, match="changed since"):
                 source.read([0])
         assert fingerprint("s3://bucket/a.arrow") == fingerprint(path)

@@ -41,7 +41,7 @@ def numbered(count, num_bytes):
 )
 def test_the_records_are_those_of_tfrecorddataset(tmp_path, records):
     path = write(tmp_path / "a.tfrecord", records)
-    assert [one.numpy() for one in tf.data.TFRecordDataset(str(path))] == records
+    assert [record.numpy() for record in tf.data.TFRecordDataset(str(path))] == records
     assert read(path) == records
     assert read(path, damaged="skip") == records
 
@@ -86,28 +86,28 @@ def test_a_changed_record_is_seen_through_an_index(tmp_path):
 def test_a_file_that_was_cut_off_is_an_error_with_its_place(tmp_path, cut):
     path = write(tmp_path / "a.tfrecord", SMALL)
     path.write_bytes(path.read_bytes()[:-cut])
-    with pytest.raises(DataError, match=r"a\.tfrecord is damaged: the record at byte \d+ .*ends"):
+    with pytest.raises(DataError, match=r"a\.tfrecord .* \d+ .*ends"):
         read(path)
 
 
-@pytest.mark.parametrize(("at", "kept"), [(13, SMALL[1:]), (30, SMALL[:1])])
-def test_a_flipped_bit_is_an_error_or_left_out(tmp_path, at, kept, caplog):
+@pytest.mark.parametrize(("at", "whole"), [(13, SMALL[1:]), (30, SMALL[:1])])
+def test_a_flipped_bit_is_an_error_or_left_out(tmp_path, at, whole, caplog):
     path = write(tmp_path / "a.tfrecord", SMALL)
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
 
-    with pytest.raises(DataError, match=r"checksum of its (data|length)"):
+    with pytest.raises(DataError, match=r"its (data|length)"):
         read(path)
     with caplog.at_level(logging.WARNING):
-        assert read(path, damaged="skip") == kept
+        assert read(path, damaged="skip") == whole
     assert "damaged=skip" in caplog.text
 
 
 @pytest.mark.parametrize("options", ["GZIP", "ZLIB"])
 def test_compressed_files_are_refused_by_name(tmp_path, options):
     path = write(tmp_path / "a.tfrecord", SMALL, options=options)
-    with pytest.raises(DataError, match=r"is a compressed TFRecord file.*edl prepare"):
+    with pytest.raises(DataError, match=r"a\.tfrecord .*compressed"):
         read(path)
 
 
@@ -115,8 +115,8 @@ def test_what_is_no_tfrecord_and_what_is_empty_are_one_sentence(tmp_path):
     (tmp_path / "a.tfrecord").write_bytes(b"PAR1 and what follows")
     with pytest.raises(DataError, match="first_bytes='50 41 52 31"):
         read(tmp_path / "a.tfrecord")
-    with pytest.raises(DataError, match="There are no records"):
+    with pytest.raises(DataError, match="no records"):
         read(write(tmp_path / "b.tfrecord", []))
     (tmp_path / "a.tfrecord.gz").touch()
-    with pytest.raises(DataError, match=r"a\.tfrecord\.gz is a compressed TFRecord file"):
+    with pytest.raises(DataError, match=r"\.gz .*compressed"):
         read(tmp_path / "a.tfrecord.gz")

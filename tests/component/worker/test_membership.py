@@ -21,7 +21,7 @@ def membership(folder, *, patch):
 
 def test_encryption_needs_our_patch_of_horovod(tmp_path):
     tokens.issue(tmp_path, ["north"])
-    with pytest.raises(MissingDependency, match="edl setup-horovod"):
+    with pytest.raises(MissingDependency, match="setup-horovod"):
         membership(tmp_path, patch=NEEDED_PATCH - 1)
     membership(tmp_path, patch=NEEDED_PATCH).close()
     tokens.issue(tmp_path, ["north"], is_encrypted=False)

@@ -21,7 +21,7 @@ end(3, last_words_seconds=1.0)
 """
 RAISING = """
 def main():
-    raise RuntimeError("nobody thought of this")
+    raise RuntimeError("unforeseen")
 end(code_of(main))
 """
 
@@ -53,7 +53,7 @@ def test_an_error_that_nobody_thought_of_is_told():
     with start(RAISING) as process:
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "RuntimeError: nobody thought of this" in errors
+    assert "RuntimeError: unforeseen" in errors
     assert output == ""
 
 

@@ -82,7 +82,7 @@ def import_part():
     importlib.import_module("requests.certs")
 sys.modules.pop("requests.certs", None)
 sys.addaudithook(look)
-threads = [threading.Thread(target=what, daemon=True) for what in (use, import_part)]
+threads = [threading.Thread(target=function, daemon=True) for function in (use, import_part)]
 for thread in threads:
     thread.start()
 for thread in threads:
@@ -115,7 +115,7 @@ def test_no_import_goes_through_anything_of_ours():
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("what", "printed"),
+    ("code", "printed"),
     [
         ("import tensorflow.lite as l; print(l.TFLiteConverter.__name__)", "TFLiteConverterV2"),
         (REPLACED, "fake"),
@@ -124,5 +124,5 @@ def test_no_import_goes_through_anything_of_ours():
     ],
     ids=["submodule", "replaced function", "reload", "two threads"],
 )
-def test_imports_of_user_code_in_a_worker_are_those_of_any_process(what, printed):
-    assert _run(IN_A_WORKER.replace("WHAT", what)).split() == [printed]
+def test_imports_of_user_code_in_a_worker_are_those_of_any_process(code, printed):
+    assert _run(IN_A_WORKER.replace("WHAT", code)).split() == [printed]
