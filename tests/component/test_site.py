@@ -73,12 +73,12 @@ def foreign_parts(pages, folder):
         yield from (f"{style}: {url}" for url in loaded)
 
 
-def found_by(term, folder):
+def pages_with(term, folder):
     """The names of the pages that the index of the search has for a word."""
     text = (folder / "searchindex.js").read_text()
     index = json.loads(text[text.index("{") : text.rindex("}") + 1])
-    found = [index[where].get(term, []) for where in ("terms", "titleterms")]
-    numbers = [at for value in found for at in (value if isinstance(value, list) else [value])]
+    hits = [index[part].get(term, []) for part in ("terms", "titleterms")]
+    numbers = [at for value in hits for at in (value if isinstance(value, list) else [value])]
     return {index["docnames"][at] for at in numbers}
 
 
@@ -99,7 +99,7 @@ def test_the_site_builds_without_network_and_works_from_files(tmp_path):
     assert "searchindex.js" in search.loads
     options = (folder / "_static" / "documentation_options.js").read_text()
     assert re.search(r"SHOW_SEARCH_SUMMARY: false", options)
-    assert "how-to/horovodrun" in found_by("horovodrun", folder)
+    assert "how-to/horovodrun" in pages_with("horovodrun", folder)
 
     reference = folder / "reference"
     shown = (reference / "settings.html").read_text()

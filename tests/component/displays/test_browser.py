@@ -67,8 +67,8 @@ def job_dir(tmp_path):
 
 def append(job_dir, source, *events):
     with EventLog(job_dir / "events.jsonl", source) as log:
-        for one in events:
-            log.write(one)
+        for written in events:
+            log.write(written)
 
 
 @pytest.mark.long
@@ -151,7 +151,7 @@ def test_what_a_job_writes_stays_text(tab, job_dir):
             assert HOSTILE in tab.text(element)
             assert tab.evaluate("window.isBroken === undefined")
             assert tab.evaluate("document.querySelectorAll('img, main script').length") == 0
-    assert not [it for it in tab.said if "favicon" not in it]
+    assert not [line for line in tab.said if "favicon" not in line]
 
 
 @pytest.mark.long
@@ -242,12 +242,11 @@ def test_the_themes_differ_and_follow_the_system(tab, job_dir):
 def test_axe_finds_nothing(tab, job_dir, theme):
     tab.look_like(DESKTOP, theme)
     with dashboard(job_dir.parent) as served:
-        for path in ("", *(f"job/model.job/{it}" for it in ("", "logs/worker-1", "settings"))):
+        for path in ("", *(f"job/model.job/{name}" for name in ("", "logs/worker-1", "settings"))):
             tab.open(served.url + path)
             tab.wait_for("Boolean(document.querySelector('main table, main pre'))")
             tab.evaluate(Path(AXE).read_text() + "; null")
-            found = tab.evaluate("axe.run().then((results) => results.violations)")
-            assert found == []
+            assert tab.evaluate("axe.run().then((results) => results.violations)") == []
 
 
 def test_a_job_that_never_started_is_waited_for(tab, tmp_path):

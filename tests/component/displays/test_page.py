@@ -1,6 +1,7 @@
 """`edl dashboard` of a job on this machine, over HTTP."""
 
 import contextlib
+import html
 import json
 import re
 import signal
@@ -28,6 +29,7 @@ from tests.job_events import event
 from tests.waiting import wait_until
 
 HOSTILE = "<script>alert(1)</script>"
+NO_JOB = "no config.yaml"
 ROW = r"<tr><td>([^<]*)</td><td>([^<]*)</td><td>([^<]*)</td>"
 """Setting, value and origin, on the page of settings."""
 
@@ -40,18 +42,14 @@ def job_dir(tmp_path):
         log.write(event("worker", worker="localhost:1", state="failed", message=HOSTILE))
         log.write(event("reset", generation=1, new_size=2, seconds=0.1))
         for step in range(1, 51):
-            log.write(
-                event(
-                    "step",
-                    step=step,
-                    total_steps=200,
-                    loss=1 / step,
-                    records_per_second=1000.0,
-                    records_seen=step,
-                    size=2,
-                )
-            )
+            seen = {"records_per_second": 1000.0, "records_seen": step, "size": 2}
+            log.write(event("step", step=step, total_steps=200, loss=1 / step, **seen))
     return path
+
+
+def append(job_dir, source, kind, **fields):
+    with EventLog(job_dir / "events.jsonl", source) as log:
+        log.write(event(kind, **fields))
 
 
 def test_a_page_and_its_status_show_step_and_loss(job_dir, capsys):
@@ -63,11 +61,11 @@ def test_a_page_and_its_status_show_step_and_loss(job_dir, capsys):
     assert served.url.startswith("http://127.0.0.1:")
     assert (code, status, css[0]) == (200, 200, 200)
     assert "50 of 200" in page
-    assert "<dt>epoch</dt><dd>1</dd>" in page
-    assert "<dt>loss</dt><dd>0.02</dd>" in page
-    assert "loss over steps: first 1, last 0.02" in page
+    facts = dict(re.findall(r"<dt>(\w+)</dt><dd>([^<]*)</dd>", page))
+    assert (facts["epoch"], facts["loss"]) == ("1", "0.02")
+    assert "first 1, last 0.02" in page
     assert HOSTILE not in page
-    assert "&lt;script&gt;" in page
+    assert html.escape(HOSTILE) in page
     assert "default-src 'none'" in headers["content-security-policy"]
     assert css[2]["content-type"].startswith("text/css")
     assert main(["status", str(job_dir), "-o", "json"]) == 0
@@ -85,12 +83,13 @@ def changes(served: Dashboard, path: str = "") -> Iterator[dict]:
 def test_a_page_is_sent_the_sections_that_change(job_dir):
     with dashboard(job_dir) as served, contextlib.closing(changes(served)) as stream:
         first = next(stream)
-        with EventLog(job_dir / "events.jsonl", "coordinator") as log:
-            log.write(event("worker", worker="localhost:0", state="lost", message="killed"))
-        later = next(it for it in stream if "events" in it["sections"])
+        append(
+            job_dir, "coordinator", "worker", worker="localhost:0", state="lost", message="killed"
+        )
+        later = next(message for message in stream if "events" in message["sections"])
 
     assert {"head", "facts", "charts", "account", "processes", "logs"} < first["sections"].keys()
-    assert "worker localhost:0 lost: killed" in later["sections"]["events"]
+    assert "lost: killed" in later["sections"]["events"]
     assert "account" not in later["sections"]
 
 
@@ -110,10 +109,9 @@ def test_many_who_follow_a_page_share_one_reader(job_dir):
         for _ in range(3):
             for stream in streams:
                 next(stream)
-        with EventLog(job_dir / "events.jsonl", "launcher") as log:
-            log.write(event("log", message="new"))
+        append(job_dir, "launcher", "log", message="new")
         for stream in streams:
-            assert any("new" in it["sections"].get("events", "") for it in stream)
+            assert any("new" in message["sections"].get("events", "") for message in stream)
 
     assert int((job_dir.parent / "reads").read_text()) == 2
 
@@ -157,8 +155,7 @@ def test_a_page_that_is_followed_for_long_is_not_ended(job_dir):
 def test_all_jobs_below_a_folder_have_a_page(job_dir, tmp_path):
     (tmp_path / "sweep").mkdir()
     other = new_job(tmp_path / "sweep")
-    with EventLog(other / "events.jsonl", "launcher") as log:
-        log.write(event("job", state="finished", task="train", metrics={"auc": 0.75}))
+    append(other, "launcher", "job", state="finished", task="train", metrics={"auc": 0.75})
 
     with dashboard(tmp_path) as served:
         page = served.wait_for(200, "auc 0.75")
@@ -170,7 +167,7 @@ def test_all_jobs_below_a_folder_have_a_page(job_dir, tmp_path):
         with contextlib.closing(changes(served)) as stream:
             assert "model.job" in next(stream)["sections"]["jobs"]
 
-    assert 'href="/job/sweep/model.job/"' in page
+    assert '="/job/sweep/model.job/"' in page
     assert "50 of 200" in page
     assert (job[0], 'data-state="finished"' in job[1]) == (200, True)
     assert json.loads(status[1])["step"] == 50
@@ -191,11 +188,11 @@ def test_the_end_of_a_log_stays_text(job_dir):
         log.unlink()
         wait_until(lambda: served.get("logs/worker-0")[0] == 404, "no log", pause=0.6)
 
-    assert 'href="logs/worker-0"' in links
+    assert '"logs/worker-0"' in links
     assert code == 200
     assert len(page) < 100_000
     assert HOSTILE not in page
-    assert "&lt;script&gt;" in page
+    assert html.escape(HOSTILE) in page
     assert "red\ufffd\ufffd" in page
 
 
@@ -224,19 +221,17 @@ def test_the_settings_of_an_old_job_came_from_where_nobody_knows(served):
 def test_new_events_are_shown(job_dir):
     with dashboard(job_dir) as served:
         served.wait_for(200, "50 of 200")
-        with EventLog(job_dir / "events.jsonl", "launcher") as log:
-            log.write(event("job", state="finished", task="train", metrics={"auc": 0.75}))
+        append(job_dir, "launcher", "job", state="finished", task="train", metrics={"auc": 0.75})
 
         assert "auc 0.75" in served.wait_for(200, 'data-state="finished"')
 
 
-@pytest.mark.parametrize("metrics", ["text", [1], {"auc": "text"}, {"auc": [1]}])
-def test_an_event_with_metrics_that_are_none_breaks_nothing(served, job_dir, metrics):
-    with EventLog(job_dir / "events.jsonl", "launcher") as log:
-        log.write(event("job", state="running", task="train", metrics=metrics))
+def test_an_event_with_metrics_that_are_none_breaks_nothing(served, job_dir):
+    for metrics in ("text", [1], {"auc": "text"}, {"auc": [1]}):
+        append(job_dir, "launcher", "job", state="running", task="train", metrics=metrics)
 
-    assert [served.get(path)[0] for path in ("", "status.json")] == [200, 200]
-    assert "50 of 200" in served.get()[1]
+        assert [served.get(path)[0] for path in ("", "status.json")] == [200, 200]
+        assert "50 of 200" in served.get()[1]
 
 
 def test_a_job_that_is_not_there_yet_is_waited_for(job_dir):
@@ -248,11 +243,11 @@ def test_a_job_that_is_not_there_yet_is_waited_for(job_dir):
         away.rename(job_dir)
         served.wait_for(200, "50 of 200")
         job_dir.rename(away)
-        served.wait_for(404, "no config.yaml")
+        served.wait_for(404, NO_JOB)
 
     assert (code, status[0]) == (404, 404)
-    assert "no config.yaml" in page
-    assert "no config.yaml" in json.loads(status[1])["error"]
+    assert NO_JOB in page
+    assert NO_JOB in json.loads(status[1])["error"]
 
 
 @pytest.mark.parametrize("name", ["empty", "model.job"])
@@ -265,11 +260,10 @@ def test_a_directory_without_a_job_yet_is_the_page_of_that_job(tmp_path, name):
         code, page, _ = served.get()
         (path / ".gitkeep").unlink(missing_ok=True)
         new_job(tmp_path, name)
-        with EventLog(path / "events.jsonl", "launcher") as log:
-            log.write(event("job", state="finished", task="train"))
+        append(path, "launcher", "job", state="finished", task="train")
         served.wait_for(200, 'data-state="finished"')
 
-    assert (code, "no config.yaml" in page) == (404, True)
+    assert (code, NO_JOB in page) == (404, True)
 
 
 def test_a_folder_does_not_list_itself(tmp_path):
@@ -283,7 +277,7 @@ def test_a_folder_does_not_list_itself(tmp_path):
 
 def test_who_comes_by_a_foreign_name_is_refused(job_dir):
     with dashboard(job_dir) as served:
-        port = served.url.rstrip("/").rpartition(":")[2]
+        port = port_of(served)
         foreign = served.get(headers={"Host": f"evil.example:{port}"})
         local = served.get(headers={"Host": f"localhost:{port}"})
 
@@ -343,21 +337,18 @@ def test_a_browser_reads_the_pages_of_two_ports(job_dir):
     assert {cookie.get_nonstandard_attr("SameSite").lower() for cookie in jar} == {"lax"}
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_only_get_is_answered(served, method):
-    assert served.get(method=method, data=b"x")[0] == 405
+def test_only_get_is_answered(served):
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
+        assert served.get(method=method, data=b"x")[0] == 405, method
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_nothing_else_is_served(served):
+    for path in (
         *("events.jsonl", "../config.yaml", "%2e%2e/config.yaml", "docs", "favicon.ico"),
         *("assets/server.py", "assets/../server.py", "logs/%2e%2e%2fconfig", "logs/events"),
         "job/x/",
-    ],
-)
-def test_nothing_else_is_served(served, path):
-    assert served.get(path)[0] == 404
+    ):
+        assert served.get(path)[0] == 404, path
 
 
 @pytest.fixture
@@ -367,10 +358,8 @@ def served(job_dir):
 
 
 def test_what_is_no_http_ends_a_connection_and_nothing_else(served):
-    port = int(served.url.rstrip("/").rpartition(":")[2])
     for garbage in (b"\x16\x03\x01\x02\x00\x01" * 50, b"GET / HTTP/1.1\r\n\r\n", b"\n" * 100_000):
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-            connection.sendall(garbage)
+        with connect(served, garbage) as connection:
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(65536):
                 pass
@@ -378,16 +367,22 @@ def test_what_is_no_http_ends_a_connection_and_nothing_else(served):
     assert served.get()[0] == 200
 
 
-def test_many_readers_at_once_are_answered(served):
+def codes_of_readers(served: Dashboard, number: int) -> set[int]:
+    """The codes that readers get who come at once."""
     with ThreadPoolExecutor(16) as pool:
-        codes = list(pool.map(lambda _: served.get()[0], range(200)))
+        return set(pool.map(lambda _: served.get()[0], range(number)))
 
-    assert set(codes) == {200}
+
+def test_many_readers_at_once_are_answered(served):
+    assert codes_of_readers(served, 200) == {200}
+
+
+def port_of(served: Dashboard) -> int:
+    return int(served.url.rstrip("/").rpartition(":")[2])
 
 
 def connect(served: Dashboard, sent: bytes = b"") -> socket.socket:
-    port = int(served.url.rstrip("/").rpartition(":")[2])
-    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection = socket.create_connection(("127.0.0.1", port_of(served)), timeout=30)
     connection.sendall(sent)
     return connection
 
@@ -399,10 +394,7 @@ def test_connections_that_ask_for_nothing_keep_nobody_out(served, sent):
             stack.enter_context(connect(served, sent))
             if number % 10 == 0:
                 assert served.get()[0] == 200
-        with ThreadPoolExecutor(16) as pool:
-            codes = list(pool.map(lambda _: served.get()[0], range(50)))
-
-    assert set(codes) == {200}
+        assert codes_of_readers(served, 50) == {200}
 
 
 REQUEST = b"GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -418,31 +410,31 @@ def test_a_connection_that_sends_no_whole_request_is_ended(job_dir, sent):
     with dashboard(job_dir, first=patience) as served, connect(served, sent) as connection:
         answer = b""
         with contextlib.suppress(ConnectionResetError):
-            while more := connection.recv(65536):
-                answer += more
+            while received := connection.recv(65536):
+                answer += received
         assert answer.startswith(b"HTTP/1.1 200" if sent.startswith(REQUEST) else b"")
         assert served.get()[0] == 200
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_and_leaves_nothing(served, number):
-    port = int(served.url.rstrip("/").rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port)):  # A browser keeps one open.
+    with connect(served):  # A browser keeps one open.
         code, said = served.end(number)
 
     assert (code, said) == (130, "error: interrupted\n")
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port))
+        connect(served)
 
 
 def test_a_port_that_is_taken_is_one_error(served, job_dir, capsys):
-    port = served.url.rstrip("/").rpartition(":")[2]
+    port = port_of(served)
 
-    assert main(["dashboard", str(job_dir), "--port", port]) == 2
+    assert main(["dashboard", str(job_dir), "--port", str(port)]) == 2
 
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith(f"error: Port {port} of 127.0.0.1 is taken.")
+    assert said.err.startswith("error: ")
+    assert f"{port} of 127.0.0.1" in said.err
 
 
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn", "jinja2", "prometheus_client"])
@@ -457,5 +449,4 @@ def test_without_its_extra_it_says_what_to_install(job_dir, missing):
     )
 
     assert done.returncode == 8
-    assert "a package that is not installed" in done.stderr
-    assert "run pip install -c constraints.txt '.[dashboard]'" in done.stderr
+    assert "[dashboard]" in done.stderr

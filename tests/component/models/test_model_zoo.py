@@ -59,13 +59,13 @@ def loaded(case):
 @pytest.fixture
 def records(loaded, tmp_path):
     """Images of four classes, of a size and colours that must be converted."""
-    made = []
+    contents = []
     for label in range(4):
         file = tmp_path / str(label) / "image.png"
         file.parent.mkdir()
         Image.new("RGBA", (40, 20), (255, 60 * label, 0)).save(file)
-        made.append(loaded.module.prepare_data_for_a_single_file(str(file)))
-    return made
+        contents.append(loaded.module.prepare_data_for_a_single_file(str(file)))
+    return contents
 
 
 def batch_of(loaded, records: list[bytes], mode: Mode):

@@ -59,7 +59,7 @@ def train(tmp_path, monkeypatch, watched):
 
     def train_it(*overrides, until=0, job="job"):
         keras.backend.clear_session()
-        given = {text.partition("=")[0] for text in overrides}
+        overridden = {text.partition("=")[0] for text in overrides}
         defaults = {
             "data": data,
             "model_zoo": str(ZOO),
@@ -71,7 +71,7 @@ def train(tmp_path, monkeypatch, watched):
             "data_plan.shuffle_window": 16,
             "overwrite": "true",
         }
-        settings = [f"{key}={value}" for key, value in defaults.items() if key not in given]
+        settings = [f"{key}={value}" for key, value in defaults.items() if key not in overridden]
         config = config_of("train", [*settings, *overrides])
         Path(config.job_dir).mkdir(exist_ok=True)
         path = JobDir.of(config).events

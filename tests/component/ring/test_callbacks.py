@@ -54,11 +54,11 @@ def test_they_are_told_of_each_epoch_once_with_the_means_of_all_steps(train, use
 
 @pytest.mark.long
 def test_a_training_that_goes_on_has_the_callbacks_it_had(train, use, tmp_path):
-    made, loggers = [], []
+    recorders, loggers = [], []
 
     def make():
-        made.append(Recorder())
-        loggers.append(keras.callbacks.CSVLogger(str(tmp_path / f"{len(made) < 2}.csv")))
+        recorders.append(Recorder())
+        loggers.append(keras.callbacks.CSVLogger(str(tmp_path / f"{len(recorders) < 2}.csv")))
         return [
             keras.callbacks.LearningRateScheduler(
                 lambda epoch, rate: rate * 0.5 if epoch else rate
@@ -67,7 +67,7 @@ def test_a_training_that_goes_on_has_the_callbacks_it_had(train, use, tmp_path):
                 monitor="loss", patience=2, factor=0.1, min_delta=100.0, min_lr=1e-6
             ),
             loggers[-1],
-            made[-1],
+            recorders[-1],
         ]
 
     use(make)
@@ -76,9 +76,9 @@ def test_a_training_that_goes_on_has_the_callbacks_it_had(train, use, tmp_path):
     loggers[-1].csv_file.close()  # As the end of its process does.
     losses = {**first.losses, **train("train.epochs=6", "resume=must").losses}
     np.testing.assert_allclose(list(losses.values()), list(whole.losses.values()), rtol=1e-5)
-    assert made[0]._rates[0] > made[0]._rates[-1] > 0
-    assert made[2]._rates == made[0]._rates
-    assert made[2].told == [*made[0].told[:-1], "end"]
+    assert recorders[0]._rates[0] > recorders[0]._rates[-1] > 0
+    assert recorders[2]._rates == recorders[0]._rates
+    assert recorders[2].told == [*recorders[0].told[:-1], "end"]
     epochs = [
         [
             row["epoch"]
@@ -111,8 +111,8 @@ def test_a_rate_by_step_and_a_last_step_hold_on_every_rank_alike(train, use):
     assert train(EPOCHS, "resume=must").losses == {}
     fast = train("train.max_steps=3", job="fast")
     # Nothing moves at a rate of 0.
-    for one, other in zip(_model_weights(training), _model_weights(fast), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6)
+    for weight, fast_weight in zip(_model_weights(training), _model_weights(fast), strict=True):
+        np.testing.assert_allclose(weight, fast_weight, rtol=1e-6)
 
 
 def _model_weights(training):
@@ -121,7 +121,7 @@ def _model_weights(training):
 
 def test_a_schedule_without_a_number_is_the_users_error(train, use):
     use(lambda: [LearningRateScheduler(lambda step: None)])
-    with pytest.raises(UserCodeError, match="schedule of LearningRateScheduler at step 0"):
+    with pytest.raises(UserCodeError, match=r"LearningRateScheduler .* 0\b"):
         train(EPOCHS)
 
 

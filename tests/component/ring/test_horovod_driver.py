@@ -119,7 +119,10 @@ def make(driver, log, tmp_path):
 
 @pytest.fixture
 def membership(make):
-    return make(1)[0]
+    """Of rank 1, in its first ring."""
+    membership, _ = make(1)
+    membership.join(-1)
+    return membership
 
 
 def test_the_first_place_is_in_the_environment(make, driver):
@@ -139,14 +142,12 @@ def test_later_places_are_the_drivers(make, driver):
 
 
 def test_a_rank_counts_on_from_what_the_ranks_agree_on(membership, driver):
-    membership.join(-1)
     membership.agree(4)
     driver.answers = ["0,3,0,1,0,3"]
     assert membership.join(7).generation == 5
 
 
 def test_a_worker_without_a_place_goes_and_asks_no_second_time(membership, driver):
-    membership.join(-1)
     driver.answers = ["-1,-1,-1,-1,-1,-1"]
     with pytest.raises(Dismissed, match="no slot"):
         membership.join(7)
@@ -161,7 +162,6 @@ def test_the_first_leader_has_the_ring_formed_anew(make, rank):
 
 
 def test_an_answer_settles_what_was_told_before_it(membership, driver):
-    membership.join(-1)
     membership.on_hosts_updated(1, None)
     driver.answers = ["0,1,0,1,0,1"]
     membership.join(7)
@@ -169,7 +169,6 @@ def test_an_answer_settles_what_was_told_before_it(membership, driver):
 
 
 def test_news_while_the_driver_answers_is_not_lost(membership, driver):
-    membership.join(-1)
     driver.answers = ["0,1,0,1,0,1"]
     driver.before_answer = lambda: membership.on_hosts_updated(1, None)
     membership.join(7)
@@ -178,14 +177,12 @@ def test_news_while_the_driver_answers_is_not_lost(membership, driver):
 
 @pytest.mark.parametrize("answer", [None, "", "0,1", "a,b,c,d,e,f"])
 def test_a_driver_that_says_nothing_sensible_is_an_error_of_ours(membership, driver, answer):
-    membership.join(-1)
     driver.answers = [] if answer is None else [answer]
     with pytest.raises(JobFailed, match="horovodrun"):
         membership.join(7)
 
 
 def test_the_leader_alone_tells_of_the_end(membership, driver, tmp_path):
-    membership.join(-1)
     membership.finished(RESULT)
     assert not events.read(tmp_path / "events.jsonl")
     assert not (tmp_path / "result.json").exists()
@@ -196,5 +193,8 @@ def test_the_leader_alone_tells_of_the_end(membership, driver, tmp_path):
     assert outcome.load(result) == RESULT
     membership.report_error(JobFailed("no"))
     assert outcome.load(result) == Failure(error="JobFailed", message="no")
-    told = events.read(tmp_path / "events.jsonl")
-    assert [(e.event.state, e.event.message) for e in told] == [("finished", ""), ("failed", "no")]
+    reported = events.read(tmp_path / "events.jsonl")
+    assert [(e.event.state, e.event.message) for e in reported] == [
+        ("finished", ""),
+        ("failed", "no"),
+    ]

@@ -69,16 +69,21 @@ CASES = {
 }
 
 
+def assert_weights(training, expected, tolerance=0.0):
+    """The weights of the model after a training are the expected ones."""
+    weights = [variable.numpy() for variable in training.step.model_variables.values()]
+    for weight, other in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(weight, other, rtol=tolerance, atol=tolerance)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_it_does_what_it_does_in_fit(train, use, tmp_path, name):
     begins = Begins()
     use(lambda: [begins, CASES[name]()])
     training = train(*IN_ORDER)
-    theirs, epochs = by_fit(tmp_path, begins.weights, [CASES[name]()])
+    weights, epochs = by_fit(tmp_path, begins.weights, [CASES[name]()])
     assert len(training.losses) == STEPS_PER_EPOCH * len(epochs)
-    ours = [variable.numpy() for variable in training.step.model_variables.values()]
-    for one, other in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    assert_weights(training, weights, 1e-5)
     if name == "EarlyStopping":
         assert len(epochs) < EPOCHS
 
@@ -89,13 +94,11 @@ def test_it_does_so_after_an_end_in_the_midst_of_an_epoch(train, use, tmp_path, 
     begins = Begins()
     use(lambda: [begins, CASES[name]()])
     train(*IN_ORDER, "train.max_steps=12")
-    weights = begins.weights
+    first_weights = begins.weights
     longer = train(*IN_ORDER, "resume=must")
-    theirs, epochs = by_fit(tmp_path, weights, [CASES[name]()])
+    weights, epochs = by_fit(tmp_path, first_weights, [CASES[name]()])
     assert list(longer.losses) == list(range(13, STEPS_PER_EPOCH * len(epochs) + 1))
-    ours = [variable.numpy() for variable in longer.step.model_variables.values()]
-    for one, other in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    assert_weights(longer, weights, 1e-5)
 
 
 @pytest.mark.long
@@ -104,14 +107,13 @@ def test_csv_logger_writes_what_it_writes_in_fit(train, use, tmp_path):
     use(lambda: [begins, keras.callbacks.CSVLogger(str(tmp_path / "ours.csv"))])
     train(*IN_ORDER)
     by_fit(tmp_path, begins.weights, [keras.callbacks.CSVLogger(str(tmp_path / "theirs.csv"))])
-    ours, theirs = (
+    rows, rows_of_fit = (
         list(csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines()))
         for name in ("ours", "theirs")
     )
-    assert [row["epoch"] for row in ours] == [row["epoch"] for row in theirs]
-    np.testing.assert_allclose(
-        [float(row["loss"]) for row in ours], [float(row["loss"]) for row in theirs], rtol=1e-4
-    )
+    assert [row["epoch"] for row in rows] == [row["epoch"] for row in rows_of_fit]
+    losses, losses_of_fit = ([float(row["loss"]) for row in table] for table in (rows, rows_of_fit))
+    np.testing.assert_allclose(losses, losses_of_fit, rtol=1e-4)
 
 
 @pytest.mark.long
@@ -130,9 +132,7 @@ def test_model_checkpoint_saves_each_epoch_or_the_best(train, use, tmp_path):
     training = train("train.epochs=2")
     assert (tmp_path / "best.weights.h5").exists()
     model = keras.models.load_model(tmp_path / "all-2.keras", compile=False)
-    ours = [variable.numpy() for variable in training.step.model_variables.values()]
-    for one, other in zip(ours, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_weights(training, model.get_weights())
 
 
 @pytest.mark.long
@@ -142,30 +142,30 @@ def test_model_checkpoint_by_steps_needs_per_step(train, use, tmp_path):
         return [keras.callbacks.ModelCheckpoint(path, save_freq=2, save_weights_only=True)]
 
     use(make)
-    with pytest.raises(UserCodeError, match=r"ModelCheckpoint acts at each batch.*per_step"):
+    with pytest.raises(UserCodeError, match=r"ModelCheckpoint .*per_step"):
         train("train.epochs=1")
     train("train.epochs=1", PER_STEP)
-    found = sorted(path.name for path in tmp_path.glob("*.weights.h5"))
-    assert found == ["1-2.weights.h5", "1-4.weights.h5"]
+    written = sorted(path.name for path in tmp_path.glob("*.weights.h5"))
+    assert written == ["1-2.weights.h5", "1-4.weights.h5"]
 
 
 def tags(folder):
-    found = {}
+    steps = {}
     for file in glob.glob(f"{folder}/**/events*", recursive=True):
         for event in tf.compat.v1.train.summary_iterator(file):
             for value in event.summary.value:
-                found.setdefault(value.tag, []).append(event.step)
-    return found
+                steps.setdefault(value.tag, []).append(event.step)
+    return steps
 
 
 @pytest.mark.long
 def test_tensorboard_writes_each_epoch(train, use, tmp_path):
     use(lambda: [keras.callbacks.TensorBoard(str(tmp_path / "board"), histogram_freq=1)])
     train("train.epochs=2", f"validation_data={tmp_path}/data/part-0.recordio")
-    found = tags(tmp_path / "board")
-    assert found["epoch_loss"] == [0, 1, 0, 1]  # Of training, and of validation.
-    assert found["epoch_learning_rate"] == [0, 1]
-    assert any("kernel" in tag for tag in found)
+    steps = tags(tmp_path / "board")
+    assert steps["epoch_loss"] == [0, 1, 0, 1]  # Of training, and of validation.
+    assert steps["epoch_learning_rate"] == [0, 1]
+    assert any("kernel" in tag for tag in steps)
 
 
 @pytest.mark.long
@@ -178,12 +178,12 @@ def test_tensorboard_writes_steps_with_per_step(train, use, tmp_path):
         ]
 
     use(make)
-    with pytest.raises(UserCodeError, match=r"TensorBoard acts at each batch.*per_step"):
+    with pytest.raises(UserCodeError, match=r"TensorBoard .*per_step"):
         train("train.epochs=1")
     train("train.epochs=1", PER_STEP)
-    found = tags(tmp_path / "board")
-    assert found["batch_loss"] == [1, 2, 3, 4, 5]
-    assert found["batch_steps_per_second"] == [1, 2, 3, 4, 5]
+    steps = tags(tmp_path / "board")
+    assert steps["batch_loss"] == [1, 2, 3, 4, 5]
+    assert steps["batch_steps_per_second"] == [1, 2, 3, 4, 5]
 
 
 def test_terminate_on_nan_needs_nothing(train, use):
@@ -194,7 +194,7 @@ def test_terminate_on_nan_needs_nothing(train, use):
 @pytest.mark.parametrize(
     ("make", "instead"),
     [
-        (lambda: keras.callbacks.BackupAndRestore("b"), r"checkpoint\.\* and resume=auto"),
+        (lambda: keras.callbacks.BackupAndRestore("b"), "resume=auto"),
         (
             lambda: keras.callbacks.EarlyStopping(restore_best_weights=True),
             r"train\.early_stopping\.restore_best=true",
@@ -214,5 +214,5 @@ def test_a_hook_of_evaluations_is_refused(train, use):
             raise AssertionError("called")
 
     use(lambda: [Watches()])
-    with pytest.raises(UserCodeError, match=r"Watches has on_test_end.*on_epoch_end, as val_"):
+    with pytest.raises(UserCodeError, match=r"Watches .*_end.*val_"):
         train("train.epochs=1")

@@ -19,8 +19,8 @@ def test_nothing_has_changed_when_a_worker_is_warm(train, watched):
         assert batch.num_examples > 0
         step.rehearse(batch)
         after = [variable.numpy() for variable in step.variables.values()]
-        for one, other in zip(before, after, strict=True):
-            np.testing.assert_array_equal(one, other)
+        for value, rehearsed in zip(before, after, strict=True):
+            np.testing.assert_array_equal(value, rehearsed)
         steps.append(step)
 
     watched.rehearse = rehearse
@@ -29,8 +29,8 @@ def test_nothing_has_changed_when_a_worker_is_warm(train, watched):
     watched.rehearse = lambda *_: None
     plain = train("train.epochs=1", job="plain")
     assert rehearsed.losses == plain.losses
-    for one, other in zip(rehearsed.weights(), plain.weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for weight, plain_weight in zip(rehearsed.weights(), plain.weights(), strict=True):
+        np.testing.assert_array_equal(weight, plain_weight)
 
 
 @pytest.mark.long

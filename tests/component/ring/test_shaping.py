@@ -16,13 +16,17 @@ def weights(training):
     return [np.asarray(value) for value in training.step.model.keras.get_weights()]
 
 
+def changes(training, start):
+    return [after - before for after, before in zip(weights(training), weights(start), strict=True)]
+
+
 @pytest.mark.long
 def test_parts_of_a_step_give_the_same_training(train):
     whole = train(EPOCHS, job="whole")
     parts = train(EPOCHS, "train.accumulate_steps=5", job="parts")
     np.testing.assert_allclose(list(parts.losses.values()), list(whole.losses.values()), rtol=1e-5)
-    for ours, theirs in zip(weights(parts), weights(whole), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    for weight, expected in zip(weights(parts), weights(whole), strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.long
@@ -30,10 +34,10 @@ def test_a_bounded_gradient_moves_sgd_by_no_more_than_its_bound(train):
     settings = ["model_def=sgd_tiny", "train.max_steps=1", "train.learning_rate=1.0"]
     start = train(*settings, "train.clip_norm=1e-12", job="start")
     moved = train(*settings, "train.clip_norm=0.01", job="moved")
-    steps = [one - other for one, other in zip(weights(moved), weights(start), strict=True)]
+    steps = changes(moved, start)
     np.testing.assert_allclose(np.sqrt(sum((step**2).sum() for step in steps)), 0.01, rtol=1e-4)
     cut = train(*settings, "train.clip_value=0.001", job="cut")
-    steps = [one - other for one, other in zip(weights(cut), weights(start), strict=True)]
+    steps = changes(cut, start)
     np.testing.assert_allclose(max(np.abs(step).max() for step in steps), 0.001, rtol=1e-4)
 
 

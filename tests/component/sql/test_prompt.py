@@ -10,6 +10,8 @@ from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.sql.prompt import Words, names_to_complete, run_prompt
 from tests.component.sql.sessions import session_on
 
+pytestmark = pytest.mark.timeout(60)
+
 
 @pytest.fixture
 def session(sqlite, tmp_path, monkeypatch):
@@ -30,7 +32,6 @@ def typed(session, keys):
     return shown, complaints
 
 
-@pytest.mark.timeout(60)
 def test_a_statement_ends_with_a_semicolon_and_may_have_lines(session, tmp_path):
     shown, complaints = typed(session, "SELECT name\rFROM employee;\rexit\r")
     assert [result.rows for result in shown] == [(("ann",),)]
@@ -40,7 +41,6 @@ def test_a_statement_ends_with_a_semicolon_and_may_have_lines(session, tmp_path)
     assert history.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("keys", "row"),
     [
@@ -56,21 +56,18 @@ def test_a_semicolon_that_ends_no_statement_ends_no_input(session, keys, row):
     assert shown[-1].rows == (row,)
 
 
-@pytest.mark.timeout(60)
 def test_a_bracket_too_many_is_told_at_once(session):
     shown, complaints = typed(session, "SELECT 1);\rSELECT 1 AS n;\r\x04")
     assert len(complaints) == 1
     assert [result.columns for result in shown] == [("n",)]
 
 
-@pytest.mark.timeout(60)
 def test_an_error_is_told_and_the_prompt_goes_on(session):
     shown, complaints = typed(session, "SELECT a TO TRAIN x;\rSELECT 1 AS n;\r\x04")
     assert "INTO" in str(complaints[0])
     assert [result.columns for result in shown] == [("n",)]
 
 
-@pytest.mark.timeout(60)
 def test_commands_of_other_prompts_are_understood(session):
     shown, complaints = typed(
         session, "help\r\\d\r.tables\r\\d employee\r.schema nothing\r.nonsense\r\\q\r"
@@ -81,7 +78,6 @@ def test_commands_of_other_prompts_are_understood(session):
     assert [type(error) for error in complaints] == [DataError, ConfigError]
 
 
-@pytest.mark.timeout(60)
 def test_ctrl_c_clears_the_line(session):
     shown, complaints = typed(session, "SELECT nonsense\x03SELECT 1 AS n;\rquit\r")
     assert [result.columns for result in shown] == [("n",)]

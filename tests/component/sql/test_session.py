@@ -549,9 +549,9 @@ def test_a_null_counts_as_what_the_training_said(session, database, ring):
     ("settings", "said"),
     [
         ([], "needs a database"),
-        (["db=sqlite:///x", "data=/x"], "the SELECT sets it"),
-        (["db=sqlite:///x", "params.x=1"], "WITH sets it"),
-        (["db=sqlite:///x", "overwrite=true"], "overwrite is not a setting of statements"),
+        (["db=sqlite:///x", "data=/x"], "SELECT sets"),
+        (["db=sqlite:///x", "params.x=1"], "WITH sets"),
+        (["db=sqlite:///x", "overwrite=true"], "overwrite is not"),
     ],
 )
 def test_settings_that_statements_say_are_refused(settings, said, monkeypatch):

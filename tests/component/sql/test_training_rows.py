@@ -214,15 +214,14 @@ def test_means_of_the_largest_numbers_are_exact(place):
     assert row["height"] == pytest.approx(1e308)
 
 
-def test_a_label_that_is_null_is_an_error(place):
-    place.database.run("UPDATE people SET salary = NULL WHERE id = 3")
-    with pytest.raises(DataError, match="'salary' in 1"):
-        place.run(TRAINED.format(attributes=""))
-
-
-def test_a_column_without_any_value_is_an_error(place):
-    place.database.run("UPDATE people SET height = NULL")
-    with pytest.raises(DataError, match="'height' has"):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [("salary = NULL WHERE id = 3", "'salary' in 1"), ("height = NULL", "'height' has")],
+    ids=["a label", "a column without any value"],
+)
+def test_nulls_that_nothing_fills_are_an_error(place, change, said):
+    place.database.run(f"UPDATE people SET {change}")
+    with pytest.raises(DataError, match=said):
         place.run(TRAINED.format(attributes=""))
     assert place.ring.rows == []
 

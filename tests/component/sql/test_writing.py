@@ -24,6 +24,7 @@ from tests.databases import Database
 
 REFERENCE = "SELECT name, role FROM testdata"
 TARGET = ("testdata", "predicted_salary")
+MOODS = ("'sad'", "'ok'")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -127,10 +128,15 @@ def test_an_empty_column_is_filled_and_then_holds_values(people, predict):
         predict(people, REFERENCE, score)
 
 
-def test_a_value_that_comes_in_meanwhile_stays(people, predict):
-    people.run("ALTER TABLE testdata ADD COLUMN score REAL")
-    change = "UPDATE testdata SET score = 7 WHERE id = 2"
-    written = predict(people, REFERENCE, ("testdata", "score"), change)
+@pytest.mark.parametrize("is_there", [True, False], ids=["in a column", "with its column"])
+def test_a_value_that_comes_in_meanwhile_stays(people, predict, is_there):
+    add = "ALTER TABLE testdata ADD COLUMN score REAL"
+    changes = ["UPDATE testdata SET score = 7 WHERE id = 2"]
+    if is_there:
+        people.run(add)
+    else:
+        changes.insert(0, add)
+    written = predict(people, REFERENCE + " ORDER BY id", ("testdata", "score"), *changes)
     assert (written.num_rows, written.num_changed) == (2, 1)
     assert people.run("SELECT id, score FROM testdata ORDER BY id") == [(1, 10), (2, 7), (5, 30)]
 
@@ -533,47 +539,33 @@ def test_a_name_without_quotes_is_the_table_that_postgresql_reads(postgresql, pr
         predict(postgresql, "SELECT name FROM Emp", ("Emp", "score"))
 
 
-def test_keys_of_several_columns_and_kinds(postgresql, predict):
-    postgresql.run(
-        "CREATE TABLE t (u UUID, d DATE, b BYTEA, x INTEGER, PRIMARY KEY (u, d, b))",
-        "INSERT INTO t VALUES ('00000000-0000-0000-0000-000000000001', '2026-01-01', 'x', 1),"
-        " ('00000000-0000-0000-0000-000000000001', '2026-01-02', 'x', 2)",
-    )
-    assert predict(postgresql, "SELECT x FROM t ORDER BY x", ("t", "y")).num_rows == 2
-    assert postgresql.run("SELECT x, y FROM t ORDER BY x") == [(1, 10.0), (2, 20.0)]
+SEVERAL = "u UUID, d DATE, b BYTEA, PRIMARY KEY (u, d, b)"
+UUID = "'00000000-0000-0000-0000-000000000001'"
 
 
 @pytest.mark.parametrize(
-    ("people", "before", "type_"),
+    ("people", "before", "columns", "keys"),
     [
-        ("postgresql", "CREATE TYPE mood AS ENUM ('sad', 'ok')", "mood"),
-        ("postgresql", "CREATE DOMAIN word AS text CHECK (value <> '')", "word"),
-        ("mariadb", "DROP TABLE testdata", "ENUM('sad', 'ok')"),
+        ("postgresql", "CREATE TYPE mood AS ENUM ('sad', 'ok')", "m mood PRIMARY KEY", MOODS),
+        (
+            "postgresql",
+            "CREATE DOMAIN word AS text CHECK (value <> '')",
+            "m word PRIMARY KEY",
+            MOODS,
+        ),
+        ("mariadb", "DROP TABLE testdata", "m ENUM('sad', 'ok') PRIMARY KEY", MOODS),
+        ("postgresql", "", SEVERAL, (f"{UUID}, '2026-01-01', 'x'", f"{UUID}, '2026-01-02', 'x'")),
     ],
     indirect=["people"],
 )
-def test_keys_of_named_types(people, predict, before, type_):
+def test_keys_of_named_types_and_of_several_columns(people, predict, before, columns, keys):
     people.run(
-        before,
-        f"CREATE TABLE t (m {type_} PRIMARY KEY, x INTEGER)",
-        "INSERT INTO t VALUES ('sad', 1), ('ok', 2)",
+        *filter(None, [before]),
+        f"CREATE TABLE t (x INTEGER, {columns})",
+        f"INSERT INTO t VALUES (1, {keys[0]}), (2, {keys[1]})",
     )
-    predict(people, "SELECT x FROM t ORDER BY x", ("t", "y"))
+    assert predict(people, "SELECT x FROM t ORDER BY x", ("t", "y")).num_rows == 2
     assert people.run("SELECT x, y FROM t ORDER BY x") == [(1, 10.0), (2, 20.0)]
-
-
-def test_a_column_that_somebody_adds_meanwhile_is_filled(people, predict):
-    add = "ALTER TABLE testdata ADD COLUMN predicted_salary REAL"
-    written = predict(
-        people,
-        REFERENCE + " ORDER BY id",
-        TARGET,
-        add,
-        "UPDATE testdata SET predicted_salary = 7 WHERE id = 2",
-    )
-    assert (written.num_rows, written.num_changed) == (2, 1)
-    rows = people.run("SELECT id, predicted_salary FROM testdata ORDER BY id")
-    assert rows == [(1, 10.0), (2, 7.0), (5, 30.0)]
 
 
 @pytest.mark.parametrize(

@@ -254,7 +254,7 @@ def test_a_full_disk_leaves_the_older_output_and_the_segments(make_work, tmp_pat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(module, "write_json", full)
-    with pytest.raises(OutputError, match="No space left"):
+    with pytest.raises(OutputError, match="space left"):
         work.finish(LEADER)
     assert [path.read_text() for path in (tmp_path / "out").glob("part-*")] == ["old"]
     assert (tmp_path / "job" / "segments").is_dir()
@@ -293,7 +293,7 @@ def test_neither_output_nor_processor_is_refused(make_work):
 
 def test_a_processor_without_process_is_refused(make_work):
     code = "\nclass PredictionOutputsProcessor:\n    def handle(self): ...\n"
-    with pytest.raises(UserCodeError, match=r"process\(self, predictions, worker_id\)"):
+    with pytest.raises(UserCodeError, match=r"process\(self,"):
         make_work(MODEL_FILE + code)
 
 
@@ -308,5 +308,5 @@ def test_what_a_processor_raises_names_its_line(make_work):
 def test_a_dataset_that_filters_is_refused(make_work):
     code = MODEL_FILE.replace("features))", "features)).filter(lambda e: e['x'][0] > 0)")
     work = make_work(code)
-    with pytest.raises(UserCodeError, match="one example for each record"):
+    with pytest.raises(UserCodeError, match="one example"):
         run_ring(work, size=1, num_segments=1)

@@ -39,10 +39,11 @@ def test_layers_and_options_are_shown(show, tmp_path):
     code, out, _ = show(model_definition="m.pt", optimizer="optim.Adam")
     assert code == 0
     lines = out.splitlines()
-    assert "model      digits (PytorchFLModel)" in lines
-    assert "parameters 1,500" in lines
-    assert "loss       none: set loss=..." in lines
-    assert "unsafe     nothing that would run" in lines
+    facts = dict(line.split(maxsplit=1) for line in lines if line[:1].isalpha())
+    assert facts["model"] == "digits (PytorchFLModel)"
+    assert facts["parameters"] == "1,500"
+    assert facts["loss"].startswith("none")
+    assert facts["unsafe"].startswith("nothing")
     assert lines[-1].split() == ["0", "Linear", "1,500", "weight", "300x4,", "bias", "300"]
 
 
@@ -51,17 +52,17 @@ def test_what_is_unsafe_is_shown_and_not_run(show, tmp_path):
     torch.save({"w": Harmful(marker)}, tmp_path / "m.pt")
     code, out, _ = show(model_definition="m.pt")
     assert code == 0
-    assert "needs trust=model" in out
-    assert f"posix.system of {tmp_path / 'm.pt'}" in out
+    assert "trust=model" in out
+    assert f"system of {tmp_path / 'm.pt'}" in out
     assert not marker.exists()
 
 
 def test_programs_get_json(show, tmp_path):
     torch.save(torch.nn.Linear(4, 3), tmp_path / "m.pt")
     _, out, _ = show("-o", "json", model_definition="m.pt")
-    found = json.loads(out)
-    assert found["kind"] == "a module (torch.save)"
-    assert [layer["kind"] for layer in found["layers"]] == ["Linear"]
+    described = json.loads(out)
+    assert described["kind"] == "a module (torch.save)"
+    assert [layer["kind"] for layer in described["layers"]] == ["Linear"]
 
 
 @pytest.mark.long
@@ -71,14 +72,14 @@ def test_an_error_of_the_files_is_one_of_the_command(show, tmp_path):
     assert code == 3
     assert "torch.save" in err
     code, _, err = show(model_definition="absent.pt")
-    assert "cannot be read" in err
+    assert "absent.pt" in err
 
 
 def test_a_spec_that_a_function_returns_is_not_called(tmp_path, capsys):
     section = {"name": "PytorchFLModel", "spec": "module:function"}
     (tmp_path / "config.yml").write_text(yaml.safe_dump({"model": section}))
     assert main(["spec", "show", str(tmp_path / "config.yml")]) != 0
-    assert "runs no code" in capsys.readouterr().err
+    assert "no code" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -131,10 +131,25 @@ def write_model(tmp_path, model_zoo):
     return write_model
 
 
+def message_of(path: Path) -> TrainedModel:
+    return TrainedModel.FromString((path / "trained_model.pb").read_bytes())
+
+
+def change_message(path: Path, **fields: str | int | list[str]) -> TrainedModelFiles:
+    message = message_of(path)
+    for name, value in fields.items():
+        if isinstance(value, list):
+            del getattr(message, name)[:]
+            getattr(message, name).extend(value)
+        else:
+            setattr(message, name, value)
+    (path / "trained_model.pb").write_bytes(message.SerializeToString())
+    return read(path)
+
+
 def test_what_a_trained_model_holds(write_model):
     path = write_model()
-    found = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
-    assert found == {
+    assert {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()} == {
         ".edl_horovod.json",
         "trained_model.pb",
         "params-00000.pb",
@@ -155,8 +170,8 @@ def test_the_columns_of_the_training_are_known(write_model):
 def test_a_model_of_a_table_of_an_earlier_version_knows_its_dates(write_model):
     path = write_model()
     assert read(path).columns == ()
-    found = [{"name": "t", "unit": "ms"}, {"name": "age", "unit": ""}, {"name": "d", "unit": "D"}]
-    write_adapted(path, {"label": {"name": "y"}, "columns": found})
+    columns = [{"name": "t", "unit": "ms"}, {"name": "age", "unit": ""}, {"name": "d", "unit": "D"}]
+    write_adapted(path, {"label": {"name": "y"}, "columns": columns})
     assert {column.name: column.time_type for column in read(path).columns} == {
         "t": "datetime64[ms]",
         "d": "datetime64[D]",
@@ -166,7 +181,7 @@ def test_a_model_of_a_table_of_an_earlier_version_knows_its_dates(write_model):
 
 
 def test_the_seven_strings(write_model):
-    message = TrainedModel.FromString((write_model() / "trained_model.pb").read_bytes())
+    message = message_of(write_model())
     assert message.docker_commit_id == ""
     assert message.model_def == "fintech.Small"
     assert message.model_def_params == "hidden_units=[10, 100], lr=0.5"
@@ -239,7 +254,7 @@ def test_a_parameter_is_on_the_disk_before_the_next_is_asked_for(tmp_path):
 
 def test_a_parameter_that_no_file_can_hold_is_refused_by_its_shape():
     large = SimpleNamespace(shape=(1 << 20, 512), dtype=np.dtype(np.float32))
-    with pytest.raises(OutputError, match="'table' takes 2147483648 bytes"):
+    with pytest.raises(OutputError, match="'table' takes 2147483648"):
         require_writable({"small": FakeVariable(np.zeros(3)), "table": large})
 
 
@@ -252,85 +267,60 @@ def test_parameters_are_found_under_other_automatic_numbers(write_model):
     assert list(map(float, model.values())) == [1, 2]
 
 
-def test_parameters_of_another_model_are_refused_by_name(write_model):
-    with pytest.raises(DataError, match=r"lacks: .*kernel.* trained model lacks: bias"):
-        restore_weights(read(write_model()), FakeModel(bias=np.float32(0)).weights)
-
-
-def test_a_parameter_of_another_shape_is_refused(write_model):
-    model = trained()
-    model.weights["kernel"].value = np.zeros((3, 2), np.float32)
+def test_parameters_of_another_name_or_shape_are_refused(write_model):
+    files, turned = read(write_model()), trained()
+    turned.weights["kernel"].value = np.zeros((3, 2), np.float32)
+    with pytest.raises(DataError, match=r"kernel.*: bias"):
+        restore_weights(files, FakeModel(bias=np.float32(0)).weights)
     with pytest.raises(DataError, match=r"'kernel'.*\(2, 3\).*\(3, 2\)"):
-        restore_weights(read(write_model()), model.weights)
+        restore_weights(files, turned.weights)
 
 
 def test_damaged_parameters_are_named(write_model):
     path = write_model()
-    content = (path / "params-00000.pb").read_bytes()
-    (path / "params-00000.pb").write_bytes(content[: len(content) // 2])
-    with pytest.raises(DataError, match=r"params-00000\.pb is damaged"):
-        restore_weights(read(path), trained().weights)
-
-
-def test_a_tensor_of_the_wrong_size_is_damage(write_model):
-    path = write_model()
-    message = Model.FromString((path / "params-00000.pb").read_bytes())
+    file = path / "params-00000.pb"
+    content = file.read_bytes()
+    message = Model.FromString(content)
     message.param["kernel"].dim[:] = [4, 4]
-    (path / "params-00000.pb").write_bytes(message.SerializeToString())
-    with pytest.raises(DataError, match="damaged: kernel: "):
-        restore_weights(read(path), trained().weights)
-
-
-def test_a_missing_file_of_parameters_is_damage(write_model):
-    path = write_model()
-    (path / "params-00000.pb").unlink()
-    with pytest.raises(DataError, match=r"params-00000\.pb is missing"):
+    for damaged, said in (
+        (content[: len(content) // 2], r"params-00000\.pb .*damaged"),
+        (message.SerializeToString(), "damaged: kernel: "),
+    ):
+        file.write_bytes(damaged)
+        with pytest.raises(DataError, match=said):
+            restore_weights(read(path), trained().weights)
+    file.unlink()
+    with pytest.raises(DataError, match=r"params-00000\.pb .*missing"):
         read(path)
 
 
 def test_a_missing_directory_and_another_directory_are_told_apart(tmp_path):
-    with pytest.raises(ConfigError, match="no such trained model"):
+    with pytest.raises(ConfigError, match="no such"):
         read(tmp_path / "none")
-    with pytest.raises(ConfigError, match=r"it has no trained_model\.pb"):
+    with pytest.raises(ConfigError, match=r"no trained_"):
         read(tmp_path)
 
 
 def test_a_newer_format_is_refused(write_model):
-    path = write_model()
-    message = TrainedModel.FromString((path / "trained_model.pb").read_bytes())
-    message.format_version = 2
-    (path / "trained_model.pb").write_bytes(message.SerializeToString())
-    with pytest.raises(DataError, match="newer edl_horovod"):
-        read(path)
-
-
-def change_message(path: Path, **fields: str | list[str]) -> TrainedModelFiles:
-    message = TrainedModel.FromString((path / "trained_model.pb").read_bytes())
-    for name, value in fields.items():
-        if isinstance(value, list):
-            del getattr(message, name)[:]
-            getattr(message, name).extend(value)
-        else:
-            setattr(message, name, value)
-    (path / "trained_model.pb").write_bytes(message.SerializeToString())
-    return read(path)
+    with pytest.raises(DataError, match="newer"):
+        change_message(write_model(), format_version=2)
 
 
 def test_a_model_of_another_framework_is_refused_by_its_name(write_model):
-    with pytest.raises(DataError, match=r"not a model of keras.*framework 'jax'"):
+    with pytest.raises(DataError, match=r"keras.*'jax'"):
         change_message(write_model(), framework="jax")
 
 
 def test_another_version_of_keras_is_said_before_anything_fails_for_it(write_model, caplog):
     load_spec(change_message(write_model(), framework_version="2.4.1"))
-    assert "was trained with keras 2.4.1" in caplog.text
+    assert "keras 2.4.1" in caplog.text
 
 
 def test_an_error_of_loading_says_which_versions_trained_the_model(write_model):
     files = change_message(
         write_model(), framework_version="2.4.1", tensorflow_version="2.15.0", param_names=["gone"]
     )
-    expected = r"do not belong.*keras 2\.4\.1 \(.* is installed here.*tensorflow 2\.15\.0"
+    expected = r"keras 2\.4\.1 \(.*tensorflow 2\.15\.0"
     with pytest.raises(DataError, match=expected), naming_versions(files):
         restore_weights(files, trained().weights)
 
@@ -343,9 +333,9 @@ def test_the_same_versions_are_not_said_in_an_error(write_model):
     assert str(caught.value) == "damaged"
 
 
-def test_a_metric_that_is_no_number_is_null_for_others_and_comes_back(write_model):
+def test_metrics_are_plain_json_in_which_what_is_no_number_is_null(write_model):
     path = write_model(metrics={"loss": 0.5, "auc": float("nan")})
-    assert json.loads((path / "metrics.json").read_text())["auc"] is None
+    assert json.loads((path / "metrics.json").read_text()) == {"loss": 0.5, "auc": None}
     assert np.isnan(read(path).metrics["auc"])
 
 
@@ -365,34 +355,28 @@ def test_others_may_read_a_trained_model_as_the_umask_says(write_model):
     assert {stat.S_IMODE(file.stat().st_mode) for file in path.glob("*.*")} == {0o644}
 
 
-def test_code_that_was_changed_after_the_training_is_not_run(write_model):
+@pytest.mark.parametrize("name", ["helpers.py", "numpy.py"], ids=["changed", "added"])
+def test_code_that_was_changed_after_the_training_is_not_run(write_model, name):
     path = write_model()
-    (path / "zoo" / "helpers.py").write_text("raise AssertionError('was run')\n")
-    with pytest.raises(DataError, match=r"is not the code .* trained with.*trust=changed"):
-        load_spec(read(path))
-
-
-def test_a_file_that_was_added_to_the_code_is_a_change_too(write_model):
-    path = write_model()
-    (path / "zoo" / "numpy.py").write_text("raise AssertionError('was run')\n")
-    with pytest.raises(DataError, match="is not the code"):
+    (path / "zoo" / name).write_text("raise AssertionError('was run')\n")
+    with pytest.raises(DataError, match=r"trust=changed"):
         load_spec(read(path))
 
 
 def test_changed_code_that_is_trusted_runs_with_a_warning(write_model, caplog):
     path = write_model()
     load_spec(read(path))
-    assert "is not the code" not in caplog.text
+    assert "the code" not in caplog.text
     (path / "zoo" / "helpers.py").write_text("NAME = 'patched'\n")
     # Loaded once a process.
     assert load_spec(read(path), trusts_changes=True).spec.name == "original"
-    assert "is not the code that the model was trained with" in caplog.text
+    assert "the code" in caplog.text
 
 
 def test_a_package_that_is_missing_here_is_named(write_model):
     path = write_model()
     (path / "zoo" / "fintech" / "small.py").write_text(f"import no_such_package\n{SPEC}")
-    with pytest.raises(UserCodeError, match=r"no_such_package.*requirements\.txt"):
+    with pytest.raises(UserCodeError, match=r"_package.*requirements"):
         load_spec(read(path), trusts_changes=True)
 
 
@@ -421,7 +405,7 @@ def test_a_failure_while_writing_leaves_the_older_model(write_model):
         def save(self, folder: Path) -> None:
             raise OSError(28, "No space left on device")
 
-    with pytest.raises(OutputError, match="No space left"):
+    with pytest.raises(OutputError, match="space left"):
         write_model(FullDisk(kernel=np.float32(9)), overwrite=True)
     restore_weights(read(path), trained().weights)
     assert sorted(file.name for file in path.parent.iterdir()) == ["m", "zoo"]
@@ -432,15 +416,11 @@ def test_a_full_disk_leaves_nothing_half_written(write_model, tmp_path, max_file
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, hard))
     try:
-        with pytest.raises(OutputError, match="cannot be written"):
+        with pytest.raises(OutputError, match="be written"):
             write_model(trained())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [path.name for path in tmp_path.iterdir()] == ["zoo"]
-
-
-def test_metrics_are_plain_json(write_model):
-    assert json.loads((write_model() / "metrics.json").read_text()) == {"accuracy": 0.75}
 
 
 def test_what_of_a_zoo_is_copied(model_zoo):
@@ -449,8 +429,8 @@ def test_what_of_a_zoo_is_copied(model_zoo):
         (model_zoo / name).parent.mkdir(exist_ok=True)
         (model_zoo / name).write_text("x")
     (model_zoo / "large.json").write_bytes(b" " * ((1 << 20) + 1))
-    found = [file.as_posix() for file in zoo_files.sources(model_zoo)]
-    assert found == ["conf/a.yaml", "fintech/small.py", "helpers.py", "requirements.txt"]
+    copied = [file.as_posix() for file in zoo_files.sources(model_zoo)]
+    assert copied == ["conf/a.yaml", "fintech/small.py", "helpers.py", "requirements.txt"]
 
 
 def test_a_zoo_that_holds_trained_models_does_not_copy_them(write_model, model_zoo):
@@ -464,7 +444,7 @@ def test_a_link_out_of_the_zoo_is_not_copied_into_the_trained_model(
 ):
     (tmp_path / "secret").write_text("password = 'secret'\n")
     (model_zoo / name).symlink_to(tmp_path / "secret")
-    with pytest.raises(ConfigError, match=rf"'{name}', which is not a file in the zoo"):
+    with pytest.raises(ConfigError, match=rf"'{name}'"):
         write_model()
     assert not (tmp_path / "m").exists()
 
@@ -479,7 +459,7 @@ def test_a_link_within_the_zoo_is_copied_as_the_file(write_model, model_zoo):
 def test_a_zoo_that_is_too_large_is_refused(model_zoo):
     for number in range(51):
         (model_zoo / f"data{number}.json").write_bytes(b" " * (1 << 20))
-    with pytest.raises(OutputError, match=r"model_zoo=.*files=54"):
+    with pytest.raises(OutputError, match=r"_zoo=.*files=54"):
         zoo_files.sources(model_zoo)
 
 

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import edl_horovod
 
 PREPARED = "from edl_horovod.worker.__main__ import code_of, end\nimport sys\n"
@@ -22,6 +24,11 @@ end(3, last_words_seconds=1.0)
 RAISING = """
 def main():
     raise RuntimeError("unforeseen")
+end(code_of(main))
+"""
+MISUSED = """
+from edl_horovod.worker.__main__ import main
+sys.argv = ["worker"]
 end(code_of(main))
 """
 
@@ -49,18 +56,13 @@ def test_a_reader_that_is_gone_changes_no_exit_code():
         assert (process.returncode, errors) == (3, "")
 
 
-def test_an_error_that_nobody_thought_of_is_told():
-    with start(RAISING) as process:
+@pytest.mark.parametrize(
+    ("code", "exit_code", "said"),
+    [(RAISING, 1, "RuntimeError: unforeseen"), (MISUSED, 2, "--config")],
+    ids=["an error that nobody thought of", "a usage error"],
+)
+def test_an_error_is_told_and_has_its_exit_code(code, exit_code, said):
+    with start(code) as process:
         output, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "RuntimeError: unforeseen" in errors
-    assert output == ""
-
-
-def test_a_usage_error_keeps_its_exit_code():
-    with start(
-        "from edl_horovod.worker.__main__ import main\nsys.argv = ['worker']\nend(code_of(main))"
-    ) as process:
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert "--config" in errors
+    assert (process.returncode, output) == (exit_code, "")
+    assert said in errors
