@@ -42,9 +42,9 @@ def yogi_of_the_page(framework):
     """The class that the how-to shows for a framework."""
     texts = [s.text for s in snippets_in(ROOT / "docs/how-to/federated.md") if "Yogi" in s.text]
     (text,) = [text for text in texts if f"({framework.__name__}.opt" in text]
-    found = {framework.__name__: framework}
-    exec(text, found)
-    return found["Yogi"]
+    names = {framework.__name__: framework}
+    exec(text, names)
+    return names["Yogi"]
 
 
 def batch_of(number, tensor):
@@ -336,8 +336,8 @@ def test_local_variables_stay_at_their_party(framework, outer):
             sums = list(pool.map(run, range(2), [number] * 2))
         assert [s.num_examples for s in sums] == [2 * 3 * BATCH] * 2
         shared = [list(party.variables.values()) for party in parties]
-        for ours, theirs in zip(*shared, strict=True):
-            np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
-        for ours, theirs in zip(values(0, local[0]), values(1, local[1]), strict=True):
+        for ours, other in zip(*shared, strict=True):
+            np.testing.assert_array_equal(ours.numpy(), other.numpy())
+        for ours, other in zip(values(0, local[0]), values(1, local[1]), strict=True):
             if ours.dtype.kind == "f":
-                assert not np.array_equal(ours, theirs)
+                assert not np.array_equal(ours, other)

@@ -54,7 +54,7 @@ class Records(RecordSource):
         self.fingerprint = "records"
 
     def read(self, ids):
-        return [self._records[one] for one in ids]
+        return [self._records[number] for number in ids]
 
     def record_bytes(self):
         return 1.0
@@ -140,11 +140,11 @@ def test_twins_of_the_zoo_have_the_same_records_and_the_same_curve(twins, images
     step = KerasStep(loaded, ours.element_spec, learning_rate=twins.rate)
 
     loaded = load_spec(ZOO, twins.torch, plain_models=TorchFramework.plain_models, **settings)
-    theirs = TorchBatches(Records(records), plan, loaded, Mode.TRAINING, prefetch=1)
-    twin = make_step(loaded, theirs.element_spec, learning_rate=twins.rate)
+    twin_batches = TorchBatches(Records(records), plan, loaded, Mode.TRAINING, prefetch=1)
+    twin = make_step(loaded, twin_batches.element_spec, learning_rate=twins.rate)
     give_weights(step.model.keras, twin.model.runner.module, twins)
 
-    curves = losses(step, ours), losses(twin, theirs)
+    curves = losses(step, ours), losses(twin, twin_batches)
     # Rounding, which ReLU and pooling amplify with each step.
     np.testing.assert_allclose(*curves, rtol=1e-4)
     first, last = curves[0][:4], curves[0][-4:]

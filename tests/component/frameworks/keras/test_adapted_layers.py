@@ -42,9 +42,11 @@ def source(tmp_path, data):
 
 def adapted(source, folder, loaded):
     plan = plan_of(source, DataConfig(), num_lanes=1, is_training=False, global_batch=64)
-    told = []
-    adapt(loaded, source, folder, told.append, examples=lambda: all_examples(source, plan, loaded))
-    return told
+    messages = []
+    adapt(
+        loaded, source, folder, messages.append, examples=lambda: all_examples(source, plan, loaded)
+    )
+    return messages
 
 
 def test_text_categories_and_numbers_train_as_in_fit(source, data, tmp_path):
@@ -52,17 +54,17 @@ def test_text_categories_and_numbers_train_as_in_fit(source, data, tmp_path):
     assert adapted(source, tmp_path, loaded) == ["looked at all examples"]
     step, _ = by_us(loaded, data=data)
 
-    theirs = loaded_with("texts.TextsSpec").spec
+    spec = loaded_with("texts.TextsSpec").spec
     layers = {name: make() for name, make in texts.UNADAPTED.items()}
     for name, layer in layers.items():
         layer.adapt(data[0][name])
     model = texts.model_of(layers)
-    model.compile(theirs.create_optimizer(), "mse")
+    model.compile(spec.create_optimizer(), "mse")
     by_fit(model, data)
     # A layer that was given its mean keeps it as a constant, and no variable for it.
-    ours, theirs = step.model.keras.trainable_variables, model.trainable_variables
-    for one, other in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    ours, expected = step.model.keras.trainable_variables, model.trainable_variables
+    for variable, other in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(variable, other, rtol=1e-5, atol=1e-6)
 
 
 def test_other_processes_and_a_resumed_job_have_the_same_without_looking(source, tmp_path):
@@ -70,9 +72,9 @@ def test_other_processes_and_a_resumed_job_have_the_same_without_looking(source,
     adapted(source, tmp_path, first)
     assert adapted(source, tmp_path, second) == []
     assert first.spec.adapted == second.spec.adapted
-    kept = json.loads((tmp_path / "adapted.json").read_text())["value"]
-    assert kept == first.spec.adapted
-    assert len(kept["text"]["vocabulary"]) == 6
+    stored = json.loads((tmp_path / "adapted.json").read_text())["value"]
+    assert stored == first.spec.adapted
+    assert len(stored["text"]["vocabulary"]) == 6
 
 
 def test_examples_can_be_gone_through_again_and_hold_each_record_once(source, data):
@@ -125,11 +127,11 @@ def test_a_layer_that_adapts_inside_create_model_is_taken_as_it_is(data):
     words = [text for text in data[0]["text"] if text][:50]
 
     def layers():
-        made = {name: make() for name, make in texts.UNADAPTED.items()}
-        made["text"].adapt(words)
-        made["city"].set_vocabulary(texts.CITIES)
-        made["size"].adapt(data[0]["size"][:50])
-        return made
+        adapted = {name: make() for name, make in texts.UNADAPTED.items()}
+        adapted["text"].adapt(words)
+        adapted["city"].set_vocabulary(texts.CITIES)
+        adapted["size"].adapt(data[0]["size"][:50])
+        return adapted
 
     loaded = loaded_with("texts.TextsSpec")
     loaded.spec.create_model = lambda: texts.model_of(layers())

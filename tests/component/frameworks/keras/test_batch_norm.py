@@ -57,8 +57,8 @@ def test_on_one_rank_it_is_that_of_fit(settings, masks):
     model = make_model()
     model.compile("sgd", "mse")
     by_fit(model, positions())
-    for ours, theirs in zip(step.model.keras.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    for ours, expected in zip(step.model.keras.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_layers_and_their_files_stay_what_they_are(tmp_path):
@@ -66,7 +66,7 @@ def test_layers_and_their_files_stay_what_they_are(tmp_path):
     step, _ = by_us(loaded, data=positions(), options=StepOptions(sums_batch_norm=True))
     step.model.save(tmp_path)
     model = keras.models.load_model(tmp_path / "model.keras")
-    norms = [each for each in model.layers if isinstance(each, keras.layers.BatchNormalization)]
+    norms = [layer for layer in model.layers if isinstance(layer, keras.layers.BatchNormalization)]
     assert [norm.synchronized for norm in norms] == [True, False]
     assert_same_weights(model, step.model.keras)
 

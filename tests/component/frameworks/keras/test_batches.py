@@ -53,8 +53,8 @@ if LATER:
 def stream(tmp_path):
     """A stream of `id`, `x` and `y` through a pipeline of these lines."""
 
-    def make(parse: str, made: str = "return dataset.map(parse)") -> KerasBatches:
-        (tmp_path / "mine.py").write_text(SPEC.format(parse=parse, made=made))
+    def make(parse: str, pipeline: str = "return dataset.map(parse)") -> KerasBatches:
+        (tmp_path / "mine.py").write_text(SPEC.format(parse=parse, made=pipeline))
         index = Index.open(write_records(tmp_path / "data", 10))
         plan = DataPlan(
             block_starts=index.block_starts,
@@ -85,24 +85,24 @@ def test_records_that_fit_are_tried_and_come_again(stream):
 
 
 @pytest.mark.parametrize(
-    ("parse", "made", "line", "said"),
+    ("parse", "pipeline", "line", "said"),
     [
         ("return record", 'raise KeyError("age")', 12, "KeyError: 'age'"),
         ("return tf.nothing(record)", "return dataset.map(parse)", 11, "'tensorflow' has no attr"),
     ],
 )
 def test_an_error_in_the_pipeline_is_one_line_with_its_place(
-    stream, tmp_path, parse, made, line, said
+    stream, tmp_path, parse, pipeline, line, said
 ):
     with pytest.raises(UserCodeError) as caught:
-        stream(parse, made)
+        stream(parse, pipeline)
     assert f" in mode prediction failed at {tmp_path}/mine.py:{line}: " in str(caught.value)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "made",
+    "pipeline",
     [
         "return dataset.shuffle(8).map(parse)",
         "return dataset.map(parse, num_parallel_calls=2, deterministic=False)",
@@ -111,18 +111,18 @@ def test_an_error_in_the_pipeline_is_one_line_with_its_place(
         return dataset.with_options(options).map(parse, num_parallel_calls=2)""",
     ],
 )
-def test_a_pipeline_that_changes_the_order_of_predictions_is_refused(stream, made):
+def test_a_pipeline_that_changes_the_order_of_predictions_is_refused(stream, pipeline):
     with pytest.raises(UserCodeError, match=r"keep the order.*(shuffle|deterministic)"):
-        stream(ID, made).try_first()
+        stream(ID, pipeline).try_first()
 
 
 def test_python_conditions_in_a_mapped_function_still_become_those_of_tensorflow(stream):
     parse = """if tf.strings.length(record) > 0:
                 return 1
             return 0"""
-    found = stream(parse)
-    found.restart(range(2), 0, 1)
-    assert found.next_batch().features.numpy().tolist() == [1, 1, 1, 1]
+    batches = stream(parse)
+    batches.restart(range(2), 0, 1)
+    assert batches.next_batch().features.numpy().tolist() == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_python_conditions_in_a_mapped_function_still_become_those_of_tensorflow
 def test_in_predictions_a_tuple_is_features_labels_and_weights_as_in_keras(
     stream, element, features
 ):
-    found = stream(ID, f"return dataset.map(parse).map(lambda i: ({element}))")
-    batch = found.try_first()
+    batches = stream(ID, f"return dataset.map(parse).map(lambda i: ({element}))")
+    batch = batches.try_first()
     expected = features(np.arange(batch.num_examples) + first(batch.features))
     np.testing.assert_array_equal(
         tf.nest.flatten(batch.features)[-1], tf.nest.flatten(expected)[-1]
@@ -161,9 +161,9 @@ def test_examples_are_padded_to_one_of_a_few_lengths(stream):
     lines = """import edl_horovod
         rows = dataset.map(parse).map(lambda i: tf.range(i + 1))
         return edl_horovod.padded(rows, lengths=[4, 6, 16])"""
-    found = stream(ID, lines)
-    found.restart(range(2), 0, 3)
-    batches = [found.next_batch() for _ in range(3)]
+    padded_batches = stream(ID, lines)
+    padded_batches.restart(range(2), 0, 3)
+    batches = [padded_batches.next_batch() for _ in range(3)]
     longest = [batch.features.numpy().max() + 1 for batch in batches]
     sizes = [batch.features.shape[1] for batch in batches]
     assert sizes == [next(n for n in (4, 6, 16) if n >= length) for length in longest]
@@ -172,26 +172,26 @@ def test_examples_are_padded_to_one_of_a_few_lengths(stream):
 def test_an_example_that_is_longer_than_all_lengths_is_an_error(stream):
     lines = """import edl_horovod
         return edl_horovod.padded(dataset.map(parse).map(lambda i: tf.range(i + 1)), lengths=[8])"""
-    found = stream(ID, lines)
-    found.restart(range(2), 0, 3)
+    batches = stream(ID, lines)
+    batches.restart(range(2), 0, 3)
     with pytest.raises(DataError, match=r"An example is longer than the last of lengths=\[8\]"):
-        list(iter(found.next_batch, None))
+        list(iter(batches.next_batch, None))
 
 
 @pytest.mark.parametrize(
-    ("made", "kind"),
+    ("pipeline", "kind"),
     [
         ("edl_horovod.padded(rows, tf.constant(-1, tf.int64))", later("tf.Tensor")),
         ("rows.map(lambda row: tf.RaggedTensor.from_tensor(row[None]))", later("tf.RaggedTensor")),
     ],
 )
-def test_examples_of_different_lengths_are_padded_or_ragged(stream, made, kind):
+def test_examples_of_different_lengths_are_padded_or_ragged(stream, pipeline, kind):
     lines = f"""import edl_horovod
         rows = dataset.map(parse).map(lambda i: tf.range(i + 1))
-        return {made}"""
-    found = stream(ID, lines)
-    found.restart(range(2), 0, 1)
-    batch = found.next_batch()
+        return {pipeline}"""
+    batches = stream(ID, lines)
+    batches.restart(range(2), 0, 1)
+    batch = batches.next_batch()
     assert batch.num_examples == 4
     assert isinstance(batch.features, kind)
     if kind is tf.Tensor:
@@ -203,8 +203,8 @@ def test_examples_of_different_lengths_are_padded_or_ragged(stream, made, kind):
 
 
 def only_batch(dataset, **options):
-    made = padded(dataset, lengths=LENGTHS, **options)
-    (batch,) = pad_to_lengths(made, padding_of(made))
+    padded_dataset = padded(dataset, lengths=LENGTHS, **options)
+    (batch,) = pad_to_lengths(padded_dataset, padding_of(padded_dataset))
     return batch
 
 

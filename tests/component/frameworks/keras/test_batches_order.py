@@ -149,19 +149,19 @@ def test_an_expected_restart_is_that_restart_and_another_one_is_not(opened):
 
 def test_one_iterator_goes_from_run_to_run(opened, monkeypatch):
     stream, _ = opened
-    made: list[int] = []
+    iterators: list[int] = []
     start = stream._start_iterator
-    monkeypatch.setattr(stream, "_start_iterator", lambda: (made.append(1), start()))
+    monkeypatch.setattr(stream, "_start_iterator", lambda: (iterators.append(1), start()))
     for number in range(20):
         stream.restart(lanes_of_rank(number % 3, 3, LANES), number, 1_000_000_000)
         stream.next_batch()
-    assert len(made) == 1
+    assert len(iterators) == 1
     for _ in range(2):
         stream.restart(range(LANES), 0, 1)
         assert stream.next_batch().num_examples == BATCH
         assert stream.next_batch() is None
         assert stream._pull(1) is None  # So it comes to its end.
-    assert len(made) == 2
+    assert len(iterators) == 2
 
 
 @pytest.mark.long
@@ -175,14 +175,14 @@ def test_what_a_former_run_could_not_read_is_not_told_of_the_next(opened, path):
 
     steps = range(plan.steps_per_epoch)
     lanes = [range(lane, lane + 1) for lane in range(LANES)]
-    good = next(one for one in lanes if all(is_good(step, one) for step in steps))
+    good = next(lane for lane in lanes if all(is_good(step, lane) for step in steps))
     bad, first = next(
-        (one, step)
-        for one in lanes
+        (lane, step)
+        for lane in lanes
         for step in range(20 * plan.steps_per_epoch)
-        if is_good(step, one)
-        and expected(plan, step, one)
-        and damaged & {*expected(plan, step + 1, one)}
+        if is_good(step, lane)
+        and expected(plan, step, lane)
+        and damaged & {*expected(plan, step + 1, lane)}
     )
     for _ in range(10):
         stream.restart(bad, first, 21 * plan.steps_per_epoch)

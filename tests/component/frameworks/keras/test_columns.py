@@ -43,8 +43,8 @@ TABLE = {
 def stream(tmp_path):
     """A stream of a table's records through one line of a pipeline."""
 
-    def make(made, *, at_once=False, is_growing=False):
-        (tmp_path / "mine.py").write_text(SPEC.format(at_once=at_once, made=made))
+    def make(pipeline, *, at_once=False, is_growing=False):
+        (tmp_path / "mine.py").write_text(SPEC.format(at_once=at_once, made=pipeline))
         feather.write_feather(pa.table(TABLE), str(tmp_path / "a.feather"), chunksize=3)
         index = Index.open(str(tmp_path / "a.feather"))
         batch = {"rank_batch" if is_growing else "global_batch": BATCH}
@@ -63,16 +63,16 @@ def stream(tmp_path):
 
 def read_all(batches, steps):
     batches.restart(range(2), 0, steps)
-    found = [batches.next_batch() for _ in range(steps)]
-    return [batch.features for batch in found if batch is not None]
+    read = [batches.next_batch() for _ in range(steps)]
+    return [batch.features for batch in read if batch is not None]
 
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_record_is_a_dict_of_its_columns_once_each(stream, at_once):
     count = "row['words'].row_lengths()" if at_once else "tf.size(row['words'], tf.int64)"
-    kept = "'id': row['id'], 'text': row['text'], 'pair': row['pair']"
-    made = f"dataset.map(lambda row: {{{kept}, 'n': {count}}})"
-    steps = read_all(stream(made, at_once=at_once), 3)
+    columns = "'id': row['id'], 'text': row['text'], 'pair': row['pair']"
+    pipeline = f"dataset.map(lambda row: {{{columns}, 'n': {count}}})"
+    steps = read_all(stream(pipeline, at_once=at_once), 3)
     rows = {key: np.concatenate([step[key] for step in steps]) for key in steps[0]}
     order = np.argsort(rows["id"])
     assert rows["id"][order].tolist() == list(range(NUM_RECORDS))
@@ -89,10 +89,10 @@ def test_the_shapes_of_columns_are_known_when_the_graph_is_built(stream):
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_batch_that_grows_may_leave_a_rank_without_records(stream, at_once):
-    made = "dataset.map(lambda row: {'id': row['id']})"
-    batches = stream(made, at_once=at_once, is_growing=True)
-    found = np.concatenate([step["id"] for step in read_all(batches, 3)])
-    assert sorted(found.tolist()) == list(range(NUM_RECORDS))
+    pipeline = "dataset.map(lambda row: {'id': row['id']})"
+    batches = stream(pipeline, at_once=at_once, is_growing=True)
+    ids = np.concatenate([step["id"] for step in read_all(batches, 3)])
+    assert sorted(ids.tolist()) == list(range(NUM_RECORDS))
 
 
 def test_a_column_that_is_not_there_is_the_users_error_with_its_name(stream):

@@ -47,8 +47,8 @@ def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(kind):
     assert_same_weights(step.model.keras, model)
 
     callbacks = step.callbacks(num_epochs=1, steps_per_epoch=None, per_step=False)
-    for each in sums:
-        callbacks.after_step(each, batch=None)
+    for step_sums in sums:
+        callbacks.after_step(step_sums, batch=None)
     callbacks.end_epoch(0, {})
     assert logged.keys() == logs.keys()
     for name, value in logs.items():
@@ -61,11 +61,11 @@ def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(kind):
         batch = tf.nest.map_structure(lambda array, part=part: tf.constant(array[part]), data)
         total += evaluation.sums(Batch(batch[0], batch[1], BATCH, *batch[2:]))
     weights = {"sample_weight": data[2]} if len(data) > 2 else {}
-    theirs = model.evaluate(*data[:2], batch_size=BATCH, verbose=0, return_dict=True, **weights)
+    expected = model.evaluate(*data[:2], batch_size=BATCH, verbose=0, return_dict=True, **weights)
     ours = evaluation.values(total)
     assert list(ours) == evaluation.names
-    assert ours.keys() == theirs.keys()
-    for name, value in theirs.items():
+    assert ours.keys() == expected.keys()
+    for name, value in expected.items():
         np.testing.assert_allclose(ours[name], value, rtol=1e-5, err_msg=name)
 
 
@@ -205,8 +205,8 @@ def test_what_the_spec_says_itself_counts_and_what_was_compiled_is_named(caplog)
 def test_metrics_of_a_model_that_was_compiled_without_a_loss_count():
     _, sums = by_us(loaded_with("own.SpokenFor", kind="measured"))
     assert sums[0].metrics.keys() == {"mae"}
-    for each in sums:  # The spec's loss is the same number.
-        np.testing.assert_allclose(each.metrics["mae"], each.loss, rtol=1e-5)
+    for step_sums in sums:  # The spec's loss is the same number.
+        np.testing.assert_allclose(step_sums.metrics["mae"], step_sums.loss, rtol=1e-5)
 
 
 def test_a_predict_step_of_the_model_predicts():
@@ -256,5 +256,5 @@ def test_the_loss_of_an_evaluation_divides_as_in_evaluate(kind):
     evaluation = step.model.evaluation(specs_of(data))
     batch = tf.nest.map_structure(tf.constant, data)
     whole = evaluation.values(evaluation.sums(Batch(*batch[:2], 2 * BATCH)))["loss"]
-    theirs = model.evaluate(*data[:2], batch_size=2 * BATCH, verbose=0, return_dict=True)
-    assert whole == pytest.approx(theirs["loss"], rel=1e-5)
+    expected = model.evaluate(*data[:2], batch_size=2 * BATCH, verbose=0, return_dict=True)
+    assert whole == pytest.approx(expected["loss"], rel=1e-5)

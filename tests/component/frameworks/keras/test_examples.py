@@ -108,8 +108,8 @@ def test_rows_of_an_embedding_that_occur_several_times_count_as_their_sum():
         part = slice(start, start + BATCH)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(dense(ids[part]) - labels[part]))
-        found = tape.gradient(loss, [variable.value for variable in dense.trainable_variables])
-        dense.optimizer.apply(list(map(tf.convert_to_tensor, found)), dense.trainable_variables)
+        gradients = tape.gradient(loss, [variable.value for variable in dense.trainable_variables])
+        dense.optimizer.apply(list(map(tf.convert_to_tensor, gradients)), dense.trainable_variables)
     assert_same_weights(step.model.keras, dense)
 
     # Where this fails, Keras adds the occurrences first, too: say so in docs/reference/keras.md.

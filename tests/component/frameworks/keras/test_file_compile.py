@@ -36,10 +36,10 @@ class Scaled(keras.losses.Loss):
 
 
 def compiled(tmp_path, optimizer=None, settings=None, **fields):
-    kept = {**COMPILED, **fields}
+    fields_of_file = {**COMPILED, **fields}
     if optimizer:
-        kept["optimizer_config"] = {"class_name": optimizer, "config": settings}
-    return write_h5(tmp_path / "model.h5", CONFIG, WEIGHTS, compiled=kept)
+        fields_of_file["optimizer_config"] = {"class_name": optimizer, "config": settings}
+    return write_h5(tmp_path / "model.h5", CONFIG, WEIGHTS, compiled=fields_of_file)
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def test_options_of_the_spec_take_the_place_of_the_files(tmp_path):
     assert isinstance(model.optimizer, keras.optimizers.SGD)
     assert model.optimizer.get_config()["momentum"] == 0.25
     x, y = np.ones((4, 4), np.float32), np.zeros((4, 3), np.float32)
-    found = model.evaluate(x, y, return_dict=True, verbose=0)
-    assert found["loss"] == pytest.approx(found["mae"], rel=1e-5)
-    assert "squares" in found
+    metrics = model.evaluate(x, y, return_dict=True, verbose=0)
+    assert metrics["loss"] == pytest.approx(metrics["mae"], rel=1e-5)
+    assert "squares" in metrics
 
 
 def test_a_model_without_a_loss_takes_the_options(tmp_path):
@@ -169,9 +169,9 @@ def test_what_nobody_gives_is_asked_for_where_it_is_needed(tmp_path):
         spec.create_optimizer()
     with pytest.raises(UserCodeError, match=r"no loss.*compile_model_options: {loss"):
         spec.create_loss()
-    given = spec_of(file_model(path, compile_options={"optimizer": "sgd"}))
-    assert not overrides_method(given, "create_optimizer")
-    assert overrides_method(given, "create_loss")
+    kind = spec_of(file_model(path, compile_options={"optimizer": "sgd"}))
+    assert not overrides_method(kind, "create_optimizer")
+    assert overrides_method(kind, "create_loss")
 
 
 def test_what_the_options_replace_need_not_be_known(tmp_path):

@@ -54,9 +54,9 @@ def of(mode=Mode.TRAINING, **columns):
 
 
 def test_the_column_of_the_label_is_found_and_one_other_is_the_features():
-    found = list(of(x_train=X, y_train=Y).as_numpy_iterator())
-    np.testing.assert_array_equal([x for x, _ in found], X)
-    assert [y for _, y in found] == [0, 2, 1]
+    examples = list(of(x_train=X, y_train=Y).as_numpy_iterator())
+    np.testing.assert_array_equal([x for x, _ in examples], X)
+    assert [y for _, y in examples] == [0, 2, 1]
 
 
 def test_several_columns_are_features_by_their_names():

@@ -53,12 +53,12 @@ def lambda_of_keras_2(name="scale"):
     )
 
 
-def nested(given, how):
+def nested(inner_layer, how):
     if how == "plain":
-        return sequential(FIRST, given)
+        return sequential(FIRST, inner_layer)
     if how in ("TimeDistributed", "Bidirectional"):
-        return sequential(FIRST, layer(how, "wrapper", layer=given))
-    inner = sequential(FIRST, given)
+        return sequential(FIRST, layer(how, "wrapper", layer=inner_layer))
+    inner = sequential(FIRST, inner_layer)
     if how == "model":
         return sequential(inner)
     node = [[["a", 0, 0, {}]]]
@@ -92,8 +92,8 @@ def test_a_lambda_layer_runs_where_it_is_trusted(tmp_path):
     with pytest.raises(UserCodeError, match="Lambda layer"):
         made(file_model(path))
     x = np.ones((1, 2), np.float32)
-    found = made(file_model(path, is_trusted=True))(x)
-    np.testing.assert_allclose(found, model(x), rtol=1e-6)
+    outputs = made(file_model(path, is_trusted=True))(x)
+    np.testing.assert_allclose(outputs, model(x), rtol=1e-6)
 
 
 def today(module, name, /, **config):
@@ -147,8 +147,8 @@ def test_what_keras_would_import_or_run_is_refused(marker, tmp_path, sly, says):
 
 def test_a_function_as_bytes_in_an_activation_or_a_loss_is_refused(marker, tmp_path):
     sly = {"class_name": "__lambda__", "config": {"code": code(), "defaults": None}}
-    given = layer("Activation", "act", activation=sly)
-    path = write_h5(tmp_path / "model.h5", sequential(FIRST, given), WEIGHTS)
+    activation = layer("Activation", "act", activation=sly)
+    path = write_h5(tmp_path / "model.h5", sequential(FIRST, activation), WEIGHTS)
     with pytest.raises(UserCodeError, match="function as bytes in layer 'act'"):
         made(file_model(path))
     compiled = {**COMPILED, "loss": sly}
@@ -158,18 +158,18 @@ def test_a_function_as_bytes_in_an_activation_or_a_loss_is_refused(marker, tmp_p
 
 
 def hdf5_bytes():
-    kept = io.BytesIO()
-    with h5py.File(kept, "w") as file:
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
         file.create_group("layers")
-    return kept.getvalue()
+    return content.getvalue()
 
 
-def archive(path, config, *, weights=None, **more):
+def archive(path, config, *, weights=None, **members):
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("config.json", json.dumps(config))
         file.writestr("metadata.json", json.dumps({"keras_version": "3.15.1"}))
         file.writestr("model.weights.h5", weights or hdf5_bytes())
-        for name, content in more.items():
+        for name, content in members.items():
             file.writestr(name, content)
     return path
 
@@ -208,8 +208,8 @@ def soft_link(file, secret):
 
 def external_data(file, secret):
     del file["model_weights/dense_1/dense_1/bias:0"]
-    where = [(str(secret), 0, 12)]
-    file.create_dataset("model_weights/dense_1/dense_1/bias:0", (3,), "f4", external=where)
+    segments = [(str(secret), 0, 12)]
+    file.create_dataset("model_weights/dense_1/dense_1/bias:0", (3,), "f4", external=segments)
 
 
 def virtual(file, secret):

@@ -59,43 +59,43 @@ def trained(tmp_path):
 
 
 def test_a_model_of_keras_2(tmp_path):
-    found = summarize(file_model(write_h5(tmp_path / "model.h5", CONFIG, WEIGHTS)))
-    assert found.kind == "HDF5 of Keras 2.2.4"
-    assert found.layers == (
+    summary = summarize(file_model(write_h5(tmp_path / "model.h5", CONFIG, WEIGHTS)))
+    assert summary.kind == "HDF5 of Keras 2.2.4"
+    assert summary.layers == (
         LayerSummary(name="dense_1", kind="Dense", shape="(4, 3), (3,)", num_parameters=15),
         LayerSummary(name="drop", kind="Dropout", shape="", num_parameters=0),
     )
-    assert (found.optimizer, found.loss, found.unsafe) == ("SGD", "mse", ())
+    assert (summary.optimizer, summary.loss, summary.unsafe) == ("SGD", "mse", ())
 
 
 @pytest.mark.parametrize("name", ["model.keras", "model.h5"])
 def test_a_model_of_today(trained, name):
-    found = summarize(file_model(trained / name))
-    assert found.kind.endswith(f"of Keras {keras.__version__}")
-    counts = {each.name: each.num_parameters for each in found.layers}
+    summary = summarize(file_model(trained / name))
+    assert summary.kind.endswith(f"of Keras {keras.__version__}")
+    counts = {layer.name: layer.num_parameters for layer in summary.layers}
     assert counts == {"in": 0, "first": 15, "drop": 0, "second": 8}
-    assert found.layers[0].shape == "(None, 4)"
-    assert found.optimizer.lower() == "adam"
-    assert found.loss == "MeanSquaredError"
+    assert summary.layers[0].shape == "(None, 4)"
+    assert summary.optimizer.lower() == "adam"
+    assert summary.loss == "MeanSquaredError"
 
 
 def test_an_architecture_with_and_without_weights(tmp_path):
     path = tmp_path / "model.json"
     path.write_text(json.dumps({**CONFIG, "keras_version": "2.2.4"}))
     options = {"optimizer": {"value": "SGD"}, "loss": "mae"}
-    found = summarize(file_model(architecture=path, compile_options=options))
-    assert [each.num_parameters for each in found.layers] == [None, None]
-    assert (found.optimizer, found.loss) == ("SGD", "mae")
+    summary = summarize(file_model(architecture=path, compile_options=options))
+    assert [part.num_parameters for part in summary.layers] == [None, None]
+    assert (summary.optimizer, summary.loss) == ("SGD", "mae")
     weights = write_weights(tmp_path / "weights.h5", WEIGHTS)
-    found = summarize(file_model(architecture=path, weights=weights))
-    assert [each.num_parameters for each in found.layers] == [15, 0]
+    summary = summarize(file_model(architecture=path, weights=weights))
+    assert [part.num_parameters for part in summary.layers] == [15, 0]
 
 
 def test_what_is_unsafe_is_named_with_its_place(tmp_path):
     sly = layer("Lambda", "scale", function=["code", None, None], function_type="lambda")
     config = sequential(dense("dense_1", 3, batch_input_shape=[None, 4]), sly)
-    found = summarize(file_model(write_h5(tmp_path / "model.h5", config, WEIGHTS)))
-    assert found.unsafe == ("Lambda layer 'scale' of model.h5",)
+    summary = summarize(file_model(write_h5(tmp_path / "model.h5", config, WEIGHTS)))
+    assert summary.unsafe == ("Lambda layer 'scale' of model.h5",)
 
 
 def test_a_file_that_is_none_is_an_error(tmp_path):

@@ -99,21 +99,21 @@ def test_an_architecture_of_keras_3_takes_weights_of_any_layout(tmp_path, name):
     model.layers[2].moving_variance.assign([0.5, 1.0, 2.0])
     (tmp_path / "model.json").write_text(model.to_json())
     model.save_weights(tmp_path / "model.weights.h5")
-    kept = (tmp_path / "model.weights.h5").rename(tmp_path / name)
-    found = made(from_parts(tmp_path / "model.json", kept))
-    close(predicted(found, X), predicted(model, X))
+    weights = (tmp_path / "model.weights.h5").rename(tmp_path / name)
+    loaded = made(from_parts(tmp_path / "model.json", weights))
+    close(predicted(loaded, X), predicted(model, X))
 
 
 def test_an_archive_is_the_model_it_was(tmp_path):
     model = todays()
     model.fit(X, np.ones((5, 2), np.float32), verbose=0)
     model.save(tmp_path / "model.keras")
-    found = made(file_model(tmp_path / "model.keras"))
-    close(predicted(found, X), predicted(model, X))
-    assert type(found.optimizer) is keras.optimizers.Adam
+    loaded = made(file_model(tmp_path / "model.keras"))
+    close(predicted(loaded, X), predicted(model, X))
+    assert type(loaded.optimizer) is keras.optimizers.Adam
     y = np.ones((5, 2), np.float32)
-    theirs = model.evaluate(X, y, verbose=0, return_dict=True)
-    assert found.evaluate(X, y, verbose=0, return_dict=True) == pytest.approx(theirs)
+    expected = model.evaluate(X, y, verbose=0, return_dict=True)
+    assert loaded.evaluate(X, y, verbose=0, return_dict=True) == pytest.approx(expected)
 
 
 def test_vocabularies_in_an_archive_stay(tmp_path):
@@ -122,9 +122,9 @@ def test_vocabularies_in_an_archive_stay(tmp_path):
     model = keras.Model(text, keras.layers.Embedding(3, 2)(words(text)))
     model.compile("sgd", "mse")
     model.save(tmp_path / "model.keras")
-    given = np.array([["b"], ["c"]], dtype=object)
-    found = made(file_model(tmp_path / "model.keras"))
-    close(predicted(found, keras.ops.convert_to_tensor(given)), predicted(model, given))
+    texts = np.array([["b"], ["c"]], dtype=object)
+    loaded = made(file_model(tmp_path / "model.keras"))
+    close(predicted(loaded, keras.ops.convert_to_tensor(texts)), predicted(model, texts))
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,8 @@ def keras_1(tmp_path):
 
 
 def keras_1_architecture(tmp_path):
-    given = layer("Dense", "dense_1", output_dim=3, batch_input_shape=[None, 4])
-    return {"architecture": architecture(tmp_path, sequential(given), version="")}
+    first = layer("Dense", "dense_1", output_dim=3, batch_input_shape=[None, 4])
+    return {"architecture": architecture(tmp_path, sequential(first), version="")}
 
 
 def weights_of_theano(tmp_path):
@@ -234,9 +234,9 @@ def json_of_others(tmp_path):
 
 
 def unknown_layer_of_today(tmp_path):
-    given = json.loads(todays().to_json())
-    given["config"]["layers"][1]["class_name"] = "Densse"
-    (tmp_path / "model.json").write_text(json.dumps(given))
+    config = json.loads(todays().to_json())
+    config["config"]["layers"][1]["class_name"] = "Densse"
+    (tmp_path / "model.json").write_text(json.dumps(config))
     return {"architecture": tmp_path / "model.json"}
 
 

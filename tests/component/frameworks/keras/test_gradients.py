@@ -23,26 +23,26 @@ def as_lists(gradients):
 @pytest.mark.parametrize("scale", [1.0, 8.0])
 def test_a_long_gradient_is_shortened_as_a_whole(scale):
     scaled = [gradient * scale for gradient in GRADIENTS]
-    found = clip(scaled, StepOptions(clip_norm=6.5), scale)
-    for ours, whole in zip(found, GRADIENTS, strict=True):
+    clipped = clip(scaled, StepOptions(clip_norm=6.5), scale)
+    for ours, whole in zip(clipped, GRADIENTS, strict=True):
         np.testing.assert_allclose(ours, whole * scale / 2, rtol=1e-6)
 
 
 def test_a_short_gradient_stays_as_it_is():
-    found = clip(GRADIENTS, StepOptions(clip_norm=100.0), 1.0)
-    assert as_lists(found) == as_lists(GRADIENTS)
+    clipped = clip(GRADIENTS, StepOptions(clip_norm=100.0), 1.0)
+    assert as_lists(clipped) == as_lists(GRADIENTS)
 
 
 def test_large_values_are_cut_one_by_one():
-    found = clip(GRADIENTS, StepOptions(clip_value=3.5), 1.0)
-    assert as_lists(found) == [[3.0, -3.5], [[3.5]]]
+    clipped = clip(GRADIENTS, StepOptions(clip_value=3.5), 1.0)
+    assert as_lists(clipped) == [[3.0, -3.5], [[3.5]]]
 
 
 def test_what_float16_could_not_hold_stays_visible():
     broken = [tf.constant([float("inf"), float("nan"), 9.0])]
-    (found,) = clip(broken, StepOptions(clip_value=1.0), 2.0)
-    assert not np.isfinite(found.numpy()[:2]).any()
-    assert found.numpy()[2] == 2.0
+    (clipped,) = clip(broken, StepOptions(clip_value=1.0), 2.0)
+    assert not np.isfinite(clipped.numpy()[:2]).any()
+    assert clipped.numpy()[2] == 2.0
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 8, 9])
@@ -93,9 +93,9 @@ def test_gradients_are_usable_where_a_step_by_them_is_finite(values, settings, i
 
 def test_rows_that_are_there_twice_are_added():
     values = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    found = unique_rows(tf.IndexedSlices(values, tf.constant([7, 2, 7]), tf.constant([9, 2])))
-    assert found.indices.numpy().tolist() == [7, 2]
-    np.testing.assert_array_equal(found.values, [[6.0, 8.0], [3.0, 4.0]])
+    rows = unique_rows(tf.IndexedSlices(values, tf.constant([7, 2, 7]), tf.constant([9, 2])))
+    assert rows.indices.numpy().tolist() == [7, 2]
+    np.testing.assert_array_equal(rows.values, [[6.0, 8.0], [3.0, 4.0]])
     none = unique_rows(tf.IndexedSlices(values[:0], tf.constant([], tf.int32), tf.constant([9, 2])))
     assert none.values.shape == (0, 2)
 
@@ -103,20 +103,22 @@ def test_rows_that_are_there_twice_are_added():
 def test_a_copied_function_does_what_a_called_one_does():
     variable = tf.Variable([1.0, 2.0])
 
-    def double(batch, more):
+    def double(batch, number):
         tf.debugging.assert_positive(batch["x"])
         rows = tf.IndexedSlices(batch["x"], tf.constant([0, 1]), tf.constant([2]))
-        return [batch["x"] * variable, rows], tf.cond(more > 1, lambda: more * 2, lambda: more)
+        return [batch["x"] * variable, rows], tf.cond(
+            number > 1, lambda: number * 2, lambda: number
+        )
 
     arguments = {"x": tf.constant([3.0, 4.0])}, tf.constant(5.0)
     traced = tf.function(double, autograph=False).get_concrete_function(*arguments)
-    copied = tf.function(lambda *given: inlined(traced, *given), autograph=False)
-    for ours, theirs in zip(
+    copied = tf.function(lambda *inputs: inlined(traced, *inputs), autograph=False)
+    for ours, expected in zip(
         tf.nest.flatten(copied(*arguments), expand_composites=True),
         tf.nest.flatten(traced(*arguments), expand_composites=True),
         strict=True,
     ):
-        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(ours, expected)
     variable.assign([10.0, 10.0])
     assert copied(*arguments)[0][0].numpy().tolist() == [30.0, 40.0]
     with pytest.raises(tf.errors.InvalidArgumentError):

@@ -143,20 +143,20 @@ def test_feature_columns_make_a_dense_tensor_in_the_order_of_their_names():
     }
     table = None
     with tf.GradientTape() as tape:
-        made = layer(features)
+        outputs = layer(features)
     (weight,) = layer.trainable_weights
     table = weight.numpy()
-    assert made.shape == (2, 13)
+    assert outputs.shape == (2, 13)
     expected_ids = np.zeros((2, 10))
     expected_ids[0, [1, 6, 7]] = 1
     expected_ids[1, [3, 9]] = 1
     by_names = {"kind_embedding": slice(0, 2), joined.name: slice(2, 12), "zeta": slice(12, 13)}
     if joined.name < "kind_embedding":
         by_names = {joined.name: slice(0, 10), "kind_embedding": slice(10, 12)}
-    np.testing.assert_allclose(made[:, by_names["kind_embedding"]], [table[2], [0, 0]])
-    np.testing.assert_allclose(made[:, by_names[joined.name]], expected_ids)
-    np.testing.assert_allclose(made[:, 12], [0.5, 1.5])
-    assert isinstance(tape.gradient(made, weight.value), tf.IndexedSlices)
+    np.testing.assert_allclose(outputs[:, by_names["kind_embedding"]], [table[2], [0, 0]])
+    np.testing.assert_allclose(outputs[:, by_names[joined.name]], expected_ids)
+    np.testing.assert_allclose(outputs[:, 12], [0.5, 1.5])
+    assert isinstance(tape.gradient(outputs, weight.value), tf.IndexedSlices)
 
 
 def test_a_functional_model_of_columns_trains():
@@ -187,10 +187,10 @@ def test_functions_of_tensorflow_take_symbolic_tensors():
     outputs = {"total": tf.sigmoid(total - 10.0), "squares": tf.reshape(backend, (-1,))}
     # Keras calls a product with a number sparse.
     outputs["half"] = tf.reduce_sum(0.5 * stacked, axis=1)
-    made = keras.Model(x, outputs)(np.float32([[1, -1, 1, 1]]))
-    np.testing.assert_allclose(made["total"], [[1 / (1 + np.exp(10 - 12 - 3))]], rtol=1e-5)
-    np.testing.assert_allclose(made["squares"], [4.0])
-    np.testing.assert_allclose(made["half"], [6.0])
+    values = keras.Model(x, outputs)(np.float32([[1, -1, 1, 1]]))
+    np.testing.assert_allclose(values["total"], [[1 / (1 + np.exp(10 - 12 - 3))]], rtol=1e-5)
+    np.testing.assert_allclose(values["squares"], [4.0])
+    np.testing.assert_allclose(values["half"], [6.0])
 
 
 def test_sparse_tensors_pass_between_the_layers_of_a_model():
@@ -205,8 +205,8 @@ def test_sparse_tensors_pass_between_the_layers_of_a_model():
     vectors = SparseEmbedding(7, 2, combiner="sum")(ids)
     model = keras.Model({"words": words, "numbers": numbers}, vectors)
     table = model.weights[0].numpy()
-    made = model({"words": tf.constant([["B"], [""]]), "numbers": tf.constant([[1.5], [9.0]])})
-    np.testing.assert_allclose(made, [table[1] + table[5], table[6]], rtol=1e-6)
+    outputs = model({"words": tf.constant([["B"], [""]]), "numbers": tf.constant([[1.5], [9.0]])})
+    np.testing.assert_allclose(outputs, [table[1] + table[5], table[6]], rtol=1e-6)
 
 
 def test_the_only_input_is_called_as_the_only_feature_is():

@@ -118,8 +118,8 @@ def test_a_metric_of_one_number_in_a_row_for_each_example_counts_as_one_without_
     spec = SimpleNamespace(create_metrics=lambda outputs: {"a": outputs, "b": outputs[:, 0]})
     loaded = SimpleNamespace(spec=spec, label="mine")
     outputs = tf.constant(BINARY[1])
-    found = metric_sums(loaded, Mode.TRAINING, outputs, None, None, tf.constant(float(NUM)))
-    column, row = (metric.sums.numpy() for metric in found)
+    metrics = metric_sums(loaded, Mode.TRAINING, outputs, None, None, tf.constant(float(NUM)))
+    column, row = (metric.sums.numpy() for metric in metrics)
     np.testing.assert_allclose(column, row)
     np.testing.assert_allclose(row, [BINARY[1].sum()], rtol=1e-5)
 
@@ -141,8 +141,10 @@ def trained_with(metric):
 )
 def test_a_metric_that_is_no_mean_over_the_examples_is_told(caplog, metric, is_told):
     trained_with(metric)
-    told = [each.getMessage() for each in caplog.records if "metric m of" in each.getMessage()]
-    assert len(told) == is_told
+    warned = [
+        record.getMessage() for record in caplog.records if "metric m of" in record.getMessage()
+    ]
+    assert len(warned) == is_told
 
 
 def test_values_of_other_things_than_examples_are_refused():

@@ -56,7 +56,7 @@ def test_a_model_of_keras_2_2_and_of_tensorflow_2_1_predicts_what_it_did(tmp_pat
     hidden = relu(x @ weights["dense_1"]["kernel"] + weights["dense_1"]["bias"])
     expected = hard_sigmoid(hidden @ weights["dense_2"]["kernel"] + weights["dense_2"]["bias"])
     close(predicted(model, x), expected)
-    assert [each.name for each in model.layers] == ["dense_1", "dense_2"]
+    assert [part.name for part in model.layers] == ["dense_1", "dense_2"]
     model.save(tmp_path / "again.keras")
     close(predicted(made(file_model(tmp_path / "again.keras")), x), expected)
 
@@ -230,27 +230,27 @@ def of_cudnn(kernels, num_gates):
 
 def test_the_layers_of_cudnn_become_others(tmp_path):
     x = features(2, 6, 3)
-    given = arrays(5, kernel=(3, 16), recurrent_kernel=(4, 16), biases=(2, 16))
-    kernel, inner, biases = given.values()
-    kept = {
+    gates = arrays(5, kernel=(3, 16), recurrent_kernel=(4, 16), biases=(2, 16))
+    kernel, inner, biases = gates.values()
+    stored = {
         "kernel": of_cudnn(kernel, 4),
         "recurrent_kernel": of_cudnn(inner, 4),
         "bias": biases.reshape(-1),
     }
     config = sequential(cudnn("CuDNNLSTM", "cu_dnnlstm_1", 4))
-    path = write_h5(tmp_path / "lstm.h5", config, {"cu_dnnlstm_1": kept})
+    path = write_h5(tmp_path / "lstm.h5", config, {"cu_dnnlstm_1": stored})
     expected = lstm_outputs(x, kernel, inner, biases.sum(0), sigmoid)
     close(predicted(made(file_model(path)), x), expected)
 
-    given = arrays(6, kernel=(3, 12), recurrent_kernel=(4, 12), biases=(2, 12))
-    kernel, inner, biases = given.values()
-    kept = {
+    gates = arrays(6, kernel=(3, 12), recurrent_kernel=(4, 12), biases=(2, 12))
+    kernel, inner, biases = gates.values()
+    stored = {
         "kernel": of_cudnn(kernel, 3),
         "recurrent_kernel": of_cudnn(inner, 3),
         "bias": biases.reshape(-1),
     }
     config = sequential(cudnn("CuDNNGRU", "cu_dnngru_1", 4))
-    path = write_h5(tmp_path / "gru.h5", config, {"cu_dnngru_1": kept})
+    path = write_h5(tmp_path / "gru.h5", config, {"cu_dnngru_1": stored})
     expected = gru_outputs(x, kernel, inner, biases, sigmoid, reset_after=True)
     close(predicted(made(file_model(path)), x), expected)
 
@@ -258,8 +258,8 @@ def test_the_layers_of_cudnn_become_others(tmp_path):
 def test_both_directions_of_a_bidirectional_layer(tmp_path):
     forward = arrays(7, kernel=(3, 16), recurrent_kernel=(4, 16), bias=(16,))
     backward = arrays(8, kernel=(3, 16), recurrent_kernel=(4, 16), bias=(16,))
-    kept = {f"forward_lstm_1/{name}": array for name, array in forward.items()}
-    kept |= {f"backward_lstm_1/{name}": array for name, array in backward.items()}
+    stored = {f"forward_lstm_1/{name}": array for name, array in forward.items()}
+    stored |= {f"backward_lstm_1/{name}": array for name, array in backward.items()}
     both = layer(
         "Bidirectional",
         "bidirectional_1",
@@ -267,7 +267,7 @@ def test_both_directions_of_a_bidirectional_layer(tmp_path):
         layer=recurrent("LSTM", "lstm_1", 4, num_constants=None),
         batch_input_shape=[None, 6, 3],
     )
-    path = write_h5(tmp_path / "model.h5", sequential(both), {"bidirectional_1": kept})
+    path = write_h5(tmp_path / "model.h5", sequential(both), {"bidirectional_1": stored})
     x = features(2, 6, 3)
     expected = [
         lstm_outputs(x, *forward.values(), hard_sigmoid),
@@ -281,10 +281,10 @@ def functional(layers, inputs, outputs):
     return {"class_name": "Model", "config": config}
 
 
-def called(given, *inputs, **keywords):
+def called(description, *inputs, **keywords):
     """A layer of a functional model, on the outputs of others: (name, call)."""
     nodes = [[[name, call, 0, keywords] for name, call in inputs]] if inputs else []
-    return {**given, "name": given["config"]["name"], "inbound_nodes": nodes}
+    return {**description, "name": description["config"]["name"], "inbound_nodes": nodes}
 
 
 def input_layer(name, *shape):
@@ -357,7 +357,7 @@ def test_an_embedding_takes_its_ids_as_whole_numbers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("first", "says"),
     [
         (later('layer("Densse", "d", units=1)'), "Densse.*'d'.*Did you mean 'Dense'"),
         (later('dense("d", 1, kernel_quantizer="x")'), "'d'.*kernel_quantizer='x'"),
@@ -373,8 +373,8 @@ def test_an_embedding_takes_its_ids_as_whole_numbers(tmp_path):
         (later('layer("TFOpLambda", "t", function="math.add")'), "TFOpLambda"),
     ],
 )
-def test_what_keras_3_cannot_do_alike_is_refused_by_name(tmp_path, given, says):
-    path = write_h5(tmp_path / "model.h5", sequential(given), {})
+def test_what_keras_3_cannot_do_alike_is_refused_by_name(tmp_path, first, says):
+    path = write_h5(tmp_path / "model.h5", sequential(first), {})
     with pytest.raises(UserCodeError, match=says):
         made(file_model(path))
 

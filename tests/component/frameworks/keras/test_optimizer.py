@@ -46,16 +46,16 @@ def groups(optimizer, **dense):
     ],
 )
 def test_a_variable_goes_row_by_row_with_its_slots(optimizer, num_slots):
-    found, variables = groups(optimizer)
-    kernel = next(group for group in found if "kernel" in group.names[0])
+    by_rows, variables = groups(optimizer)
+    kernel = next(group for group in by_rows if "kernel" in group.names[0])
     assert kernel.is_by_rows
     assert len(kernel.names) == 1 + num_slots
     assert {tuple(variables[name].shape) for name in kernel.names} == {(4, 3)}
-    grouped = [name for group in found for name in group.names]
+    grouped = [name for group in by_rows for name in group.names]
     assert len(grouped) == len(set(grouped))
-    rest = set(variables) - set(grouped)
-    assert all(variables[name].shape.rank == 0 for name in rest)
-    assert any("learning_rate" in name for name in rest)
+    ungrouped = set(variables) - set(grouped)
+    assert all(variables[name].shape.rank == 0 for name in ungrouped)
+    assert any("learning_rate" in name for name in ungrouped)
 
 
 @pytest.mark.parametrize(
@@ -77,17 +77,17 @@ def test_an_optimizer_without_slots_has_none_whatever_the_size_of_the_model(opti
     [later(f"keras.optimizers.{name}()") for name in ("Lamb", "Muon", "Adafactor")],
 )
 def test_with_norms_over_a_variable_it_goes_whole(optimizer):
-    found, _ = groups(optimizer)
-    trained = [group for group in found if "kernel" in group.names[0]]
+    all_groups, _ = groups(optimizer)
+    trained = [group for group in all_groups if "kernel" in group.names[0]]
     assert len(trained) == 2
     assert not any(group.is_by_rows for group in trained)
     assert all(len(group.names) > 1 for group in trained)
 
 
 def test_a_variable_with_a_constraint_goes_whole():
-    found, _ = groups(keras.optimizers.Adam(), kernel_constraint=keras.constraints.MaxNorm(1))
-    by_rows = {group.names[0]: group.is_by_rows for group in found}
-    assert [each for name, each in by_rows.items() if "kernel" in name] == [False, True]
+    all_groups, _ = groups(keras.optimizers.Adam(), kernel_constraint=keras.constraints.MaxNorm(1))
+    by_rows = {group.names[0]: group.is_by_rows for group in all_groups}
+    assert [is_by_rows for name, is_by_rows in by_rows.items() if "kernel" in name] == [False, True]
 
 
 def test_what_an_optimizer_of_the_users_looks_at_nobody_knows():
@@ -149,11 +149,11 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
 def test_each_step_is_that_of_the_optimizer_with_that_rate(make):
-    ours, theirs = keras.Variable(START), keras.Variable(START)
+    ours, expected = keras.Variable(START), keras.Variable(START)
     optimizer, other = make(RATE), make(RATE)
     rate = ScaledLearningRate(optimizer, label="m")
     optimizer.build([ours])
-    other.build([theirs])
+    other.build([expected])
     names = [variable.path for variable in optimizer.variables]
 
     @tf.function
@@ -171,8 +171,8 @@ def test_each_step_is_that_of_the_optimizer_with_that_rate(make):
         rate.scale(factor)
         step(*gradients(number))
         set_rate(other, RATE * factor)
-        other.apply_gradients([(*gradients(number), theirs)])
-        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-5)
+        other.apply_gradients([(*gradients(number), expected)])
+        np.testing.assert_allclose(ours.numpy(), expected.numpy(), rtol=1e-5)
 
     assert [variable.path for variable in optimizer.variables] == names
     if make is OPTIMIZERS["adam"]:

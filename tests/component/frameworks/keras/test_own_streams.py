@@ -73,13 +73,13 @@ def batches(tmp_path, monkeypatch):
     """Batches of a stream of the module through one line of a pipeline, or none."""
     opened = []
 
-    def make(name, made=None, *, at_once=False, mode=Mode.TRAINING):
-        method = "" if made is None else METHOD.format(made=made)
+    def make(name, pipeline=None, *, at_once=False, mode=Mode.TRAINING):
+        method = "" if pipeline is None else METHOD.format(made=pipeline)
         (tmp_path / "mine.py").write_text(SPEC.replace("{at_once}", str(at_once)) + method)
         loaded = load_spec(
             str(tmp_path), "mine.Mine", params={}, overrides=Overrides(has_own_dataset=True)
         )
-        folders = JobFolders(*(tmp_path / "job" / each for each in ("index", "records", "part")))
+        folders = JobFolders(*(tmp_path / "job" / part for part in ("index", "records", "part")))
         source = open_source(f"dataset:mine.{name}", DataConfig(), folders=folders)
         opened.append(source)
         settings = DataConfig(shuffle=False)
@@ -97,14 +97,14 @@ def read_all(batches):
     return [batches.next_batch() for _ in range(3)]
 
 
-def elements(batches, made):
+def elements(batches, pipeline):
     """What one expression of an element is, over all elements, by their numbers."""
-    found = {}
-    for batch in read_all(batches("everything", made)):
+    values = {}
+    for batch in read_all(batches("everything", pipeline)):
         for number, value in zip(batch.features["n"].numpy(), batch.features["v"], strict=True):
-            found[int(number)] = value.numpy()
-    assert sorted(found) == list(range(NUM))
-    return found
+            values[int(number)] = value.numpy()
+    assert sorted(values) == list(range(NUM))
+    return values
 
 
 @pytest.mark.long
@@ -122,29 +122,29 @@ def elements(batches, made):
     ],
 )
 def test_tensors_of_every_kind_are_what_they_were(batches, value, expected):
-    found = elements(batches, f"dataset.map(lambda f, y: ({{'n': f['n'], 'v': {value}}}, y))")
-    for number, one in found.items():
-        np.testing.assert_array_equal(one, expected(number))
+    values = elements(batches, f"dataset.map(lambda f, y: ({{'n': f['n'], 'v': {value}}}, y))")
+    for number, element in values.items():
+        np.testing.assert_array_equal(element, expected(number))
 
 
 @pytest.mark.long
 def test_ragged_and_sparse_tensors_reach_the_model_as_such(batches):
-    made = "dataset.map(lambda f, y: ({'rows': f['rows'], 'sparse': f['sparse']}, y))"
-    spec, labels = batches("everything", made).element_spec
+    pipeline = "dataset.map(lambda f, y: ({'rows': f['rows'], 'sparse': f['sparse']}, y))"
+    spec, labels = batches("everything", pipeline).element_spec
     assert isinstance(spec["rows"], tf.RaggedTensorSpec)
     assert isinstance(spec["sparse"], tf.SparseTensorSpec)
     assert labels == tf.TensorSpec((None, 1), tf.float32)
-    numbers = [n for batch in read_all(batches("everything", made)) for n in batch.labels[:, 0]]
-    rows = [r for b in read_all(batches("everything", made)) for r in b.features["rows"]]
-    for number, one in zip(map(int, numbers), rows, strict=True):
-        assert one.to_list() == [list(range(number % 3)), [number % 3, number % 3 + 1]]
+    numbers = [n for batch in read_all(batches("everything", pipeline)) for n in batch.labels[:, 0]]
+    rows = [r for b in read_all(batches("everything", pipeline)) for r in b.features["rows"]]
+    for number, row in zip(map(int, numbers), rows, strict=True):
+        assert row.to_list() == [list(range(number % 3)), [number % 3, number % 3 + 1]]
 
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_examples_need_no_create_dataset(batches, at_once):
-    found = read_all(batches("plain", at_once=at_once))
-    assert sorted(int(n) for batch in found for n in batch.labels) == list(range(NUM))
-    for batch in found:
+    read = read_all(batches("plain", at_once=at_once))
+    assert sorted(int(n) for batch in read for n in batch.labels) == list(range(NUM))
+    for batch in read:
         np.testing.assert_array_equal(batch.features["x"][:, 0], batch.labels)
 
 
@@ -157,18 +157,18 @@ def test_weights_of_examples_arrive_and_labels_stay_away_from_predictions(batche
 
 
 def test_scalar_strings_are_parsed_as_records_of_files(batches):
-    made = "dataset.map(lambda r: tf.strings.to_number(r)).map(lambda n: (n, n))"
-    found = read_all(batches("records", made))
-    assert sorted(int(n) for batch in found for n in batch.labels) == list(range(NUM))
+    pipeline = "dataset.map(lambda r: tf.strings.to_number(r)).map(lambda n: (n, n))"
+    read = read_all(batches("records", pipeline))
+    assert sorted(int(n) for batch in read for n in batch.labels) == list(range(NUM))
 
 
 def test_unbatched_examples_are_taken(batches):
-    found = read_all(batches("unbatched"))
-    assert sum(batch.num_examples for batch in found) == NUM
+    read = read_all(batches("unbatched"))
+    assert sum(batch.num_examples for batch in read) == NUM
 
 
 @pytest.mark.parametrize(
-    ("name", "made", "at_once", "said"),
+    ("name", "pipeline", "at_once", "said"),
     [
         ("batched", None, False, r"BatchDataset|unbatch"),
         ("endless", None, False, r"repeat\(\)"),
@@ -176,6 +176,6 @@ def test_unbatched_examples_are_taken(batches):
         ("everything", "dataset", True, "parses_batches = True"),
     ],
 )
-def test_what_would_be_another_training_is_refused(batches, name, made, at_once, said):
+def test_what_would_be_another_training_is_refused(batches, name, pipeline, at_once, said):
     with pytest.raises(UserCodeError, match=said):
-        batches(name, made, at_once=at_once)
+        batches(name, pipeline, at_once=at_once)

@@ -67,42 +67,42 @@ def varied(model):
 
 @pytest.mark.parametrize("make", [pictures, branches, trained_before])
 def test_sequential_and_functional_models_predict_what_they_did(tmp_path, make):
-    theirs = varied(make())
-    theirs.save(tmp_path / "saved", save_format="tf")
+    original = varied(make())
+    original.save(tmp_path / "saved", save_format="tf")
     model = made(file_model(tmp_path / "saved", compile_options=FROM_FILE))
-    close(predicted(model, X), theirs(tf.constant(X), training=False).numpy())
-    assert model.count_params() == theirs.count_params()
+    close(predicted(model, X), original(tf.constant(X), training=False).numpy())
+    assert model.count_params() == original.count_params()
 
 
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 @pytest.mark.parametrize("make", [pictures, branches, trained_before])
 def test_the_same_models_as_hdf5(tmp_path, make):
-    theirs = varied(make())
-    theirs.save(tmp_path / "model.h5", save_format="h5")
+    original = varied(make())
+    original.save(tmp_path / "model.h5", save_format="h5")
     model = made(file_model(tmp_path / "model.h5"))
-    close(predicted(model, X), theirs(tf.constant(X), training=False).numpy())
+    close(predicted(model, X), original(tf.constant(X), training=False).numpy())
     assert type(model.optimizer).__name__ == "RMSprop"
-    (tmp_path / "model.json").write_text(theirs.to_json())
-    theirs.save_weights(tmp_path / "weights.h5", save_format="h5")
+    (tmp_path / "model.json").write_text(original.to_json())
+    original.save_weights(tmp_path / "weights.h5", save_format="h5")
     files = {"architecture": tmp_path / "model.json", "weights": tmp_path / "weights.h5"}
     model = made(file_model(**files, compile_options=FROM_FILE))
-    close(predicted(model, X), theirs(tf.constant(X), training=False).numpy())
+    close(predicted(model, X), original(tf.constant(X), training=False).numpy())
 
 
 def test_an_archive_of_keras_2(tmp_path):
-    theirs = varied(pictures())
-    theirs.save(tmp_path / "model.keras")
+    original = varied(pictures())
+    original.save(tmp_path / "model.keras")
     model = made(file_model(tmp_path / "model.keras"))
-    close(predicted(model, X), theirs(tf.constant(X), training=False).numpy())
+    close(predicted(model, X), original(tf.constant(X), training=False).numpy())
 
 
 def test_how_it_was_compiled_is_read(tmp_path):
     varied(pictures()).save(tmp_path / "saved", save_format="tf")
     assert type(made(file_model(tmp_path / "saved")).optimizer).__name__ == "RMSprop"
-    found = summarize(file_model(tmp_path / "saved"))
-    assert found.kind.startswith("SavedModel of Keras 2")
-    assert {each.kind: each.num_parameters for each in found.layers}["Dense"] == 3 * 36 + 3
-    assert (found.optimizer, found.loss) == ("RMSprop", "mse")
+    summary = summarize(file_model(tmp_path / "saved"))
+    assert summary.kind.startswith("SavedModel of Keras 2")
+    assert {layer.kind: layer.num_parameters for layer in summary.layers}["Dense"] == 3 * 36 + 3
+    assert (summary.optimizer, summary.loss) == ("RMSprop", "mse")
 
 
 if LATER:
@@ -119,11 +119,11 @@ if LATER:
 
 
 def saved(tmp_path, *kind):
-    theirs = Own(*kind)
-    theirs.compile("sgd", "mse")
-    theirs(X)
-    theirs.save(tmp_path / "saved", save_format="tf")
-    return theirs, file_model(tmp_path / "saved", is_trusted=True, compile_options=FROM_FILE)
+    original = Own(*kind)
+    original.compile("sgd", "mse")
+    original(X)
+    original.save(tmp_path / "saved", save_format="tf")
+    return original, file_model(tmp_path / "saved", is_trusted=True, compile_options=FROM_FILE)
 
 
 def test_a_class_of_its_own_needs_trust(tmp_path):
@@ -131,9 +131,9 @@ def test_a_class_of_its_own_needs_trust(tmp_path):
     model = file_model(tmp_path / "saved")
     with pytest.raises(UserCodeError, match=r"Own, the program of saved.*trust=model"):
         made(model)
-    found = summarize(model)
-    assert {each.kind: each.num_parameters for each in found.layers}["Dense"] == 2 * 128 + 2
-    assert found.unsafe == ("Own, the program of saved",)
+    summary = summarize(model)
+    assert {layer.kind: layer.num_parameters for layer in summary.layers}["Dense"] == 2 * 128 + 2
+    assert summary.unsafe == ("Own, the program of saved",)
 
 
 def test_the_program_of_a_saved_model_does_not_run_untrusted(tmp_path):
@@ -158,27 +158,27 @@ def test_the_program_of_a_saved_model_does_not_run_untrusted(tmp_path):
 
 
 def test_a_program_of_another_type_of_numbers_is_given_that_type(tmp_path):
-    theirs = Own()
+    original = Own()
     example = X.astype(np.float64)  # As np.zeros(...) makes it.
-    theirs._set_inputs(example)
-    theirs.save(tmp_path / "saved", save_format="tf")
+    original._set_inputs(example)
+    original.save(tmp_path / "saved", save_format="tf")
     files = file_model(tmp_path / "saved", is_trusted=True, compile_options=FROM_FILE)
     ours = made(files)
-    np.testing.assert_allclose(ours(X), theirs(example), rtol=1e-6)
-    np.testing.assert_allclose(ours(X, training=True), theirs(example), rtol=1e-6)
+    np.testing.assert_allclose(ours(X), original(example), rtol=1e-6)
+    np.testing.assert_allclose(ours(X, training=True), original(example), rtol=1e-6)
 
 
 def test_a_class_of_its_own_trains_as_it_is(tmp_path):
-    theirs, files = saved(tmp_path)
-    close(predicted(made(files), X), theirs(tf.constant(X)).numpy())
+    original, files = saved(tmp_path)
+    close(predicted(made(files), X), original(tf.constant(X)).numpy())
     labels = np.ones((3, 2), np.float32)
-    theirs.fit(X, labels, batch_size=3, epochs=2, verbose=0)
+    original.fit(X, labels, batch_size=3, epochs=2, verbose=0)
     element_spec = (tf.TensorSpec((None, 8, 8, 2)), tf.TensorSpec((None, 2)))
     step = KerasStep(loaded(files, tmp_path), element_spec, learning_rate=0.01)
     batch = Batch(tf.constant(X), tf.constant(labels), 3)
     for _ in range(2):
         step.step(batch, wants_change=False, is_alone=True, salt=0)
-    expected = theirs(tf.constant(X)).numpy()
+    expected = original(tf.constant(X)).numpy()
     np.testing.assert_allclose(predicted(step.model.keras, X), expected, rtol=1e-5, atol=1e-5)
 
 

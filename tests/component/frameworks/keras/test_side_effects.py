@@ -47,7 +47,7 @@ def test_keras_own_generator_draws_anew_in_each_step_and_the_same_when_it_is_set
 
     def losses():
         run = [step.step(batch, wants_change=False, is_alone=True, salt=salt) for salt in (0, 0, 5)]
-        return [each.loss for each in run]
+        return [sums.loss for sums in run]
 
     first = losses()
     assert len(set(first)) == 3
@@ -164,7 +164,7 @@ def test_masks_count_in_16_bits_as_well():
     step, sums = by_us(loaded_with("masked.MaskedSpec", kind="masked"), data=data)
     loaded_with("masked.MaskedSpec")
     logs = by_fit(masked.MODELS["masked"](), data)
-    loss = np.mean([each.loss for each in sums])
+    loss = np.mean([step_sums.loss for step_sums in sums])
     assert loss == pytest.approx(logs["loss"], rel=1e-2)
     assert step.model.keras.dtype_policy.name == "mixed_bfloat16"
 
@@ -196,8 +196,8 @@ OUTPUTS = np.array([[0.3], [0.6], [0.2]], np.float32)
 @pytest.mark.parametrize("name", ["hinge", "squared_hinge", "poisson", "binary_crossentropy"])
 def test_a_loss_by_its_name_is_that_of_compile(name):
     loss = loss_part(name, label="loss")(labels=tf.constant(LABELS), outputs=tf.constant(OUTPUTS))
-    theirs = keras.losses.get({"class_name": name, "config": {}})
-    expected = np.mean(theirs(LABELS[:, None], OUTPUTS))
+    keras_loss = keras.losses.get({"class_name": name, "config": {}})
+    expected = np.mean(keras_loss(LABELS[:, None], OUTPUTS))
     assert float(loss) == pytest.approx(expected, rel=1e-5)
 
 

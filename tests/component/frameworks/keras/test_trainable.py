@@ -70,31 +70,33 @@ def test_what_a_model_does_not_say_is_what_it_was_when_the_value_comes_back():
     trainable = Trainable(model)
     frozen = trainable.numpy()
     assert len(trainable.trainable_if_unfrozen()) == 6
-    assert [each.path for each in model.trainable_variables] == ["head/kernel", "head/bias"]
+    assert [variable.path for variable in model.trainable_variables] == ["head/kernel", "head/bias"]
     assert not trainable.refresh()
     free(model)
     assert trainable.refresh()
     assert len(model.trainable_variables) == 4
     other = loaded_with("frozen").spec.create_model()
-    theirs = Trainable(other)
-    theirs.assign(trainable.numpy())
-    assert [each.trainable for each in other.variables] == [v.trainable for v in model.variables]
+    other_trainable = Trainable(other)
+    other_trainable.assign(trainable.numpy())
+    assert [variable.trainable for variable in other.variables] == [
+        v.trainable for v in model.variables
+    ]
     assert not other.get_layer("backbone").get_layer("norm").trainable
-    theirs.assign(frozen)
-    assert [each.path for each in other.trainable_variables] == ["head/kernel", "head/bias"]
+    other_trainable.assign(frozen)
+    assert [variable.path for variable in other.trainable_variables] == ["head/kernel", "head/bias"]
 
 
 def test_a_layer_in_two_others_is_as_it_was():
     shared = keras.layers.Dense(2)
     x = keras.Input((2,))
-    one, two = (keras.Sequential([shared, keras.layers.Dense(2)]) for _ in range(2))
-    model = keras.Model(x, two(one(x)))
-    one.trainable = False
+    first, second = (keras.Sequential([shared, keras.layers.Dense(2)]) for _ in range(2))
+    model = keras.Model(x, second(first(x)))
+    first.trainable = False
     shared.trainable = True
     trainable = Trainable(model)
-    wanted = [each.trainable for each in model.variables]
+    wanted = [variable.trainable for variable in model.variables]
     trainable.trainable_if_unfrozen()
-    assert [each.trainable for each in model.variables] == wanted
+    assert [variable.trainable for variable in model.variables] == wanted
 
 
 def test_a_frozen_variable_is_a_group_with_the_slots_that_it_may_need():

@@ -50,7 +50,7 @@ def run(tmp_path, monkeypatch, watched):
     data = write_records(tmp_path / "data", 100)
 
     def run_it(task, *overrides, until=0, job="job", by_command=True):
-        given = {text.partition("=")[0] for text in overrides}
+        keys = {text.partition("=")[0] for text in overrides}
         defaults = {"data": data, "job_dir": str(tmp_path / job), "overwrite": "true"}
         if task == "train":
             defaults |= {
@@ -62,9 +62,9 @@ def run(tmp_path, monkeypatch, watched):
                 "data_plan.lanes": 6,
                 "data_plan.shuffle_window": 16,
             }
-        if any(key.startswith("model.") or key == "model_spec" for key in given):
-            given |= {"model_def", "framework"}
-        settings = [f"{key}={value}" for key, value in defaults.items() if key not in given]
+        if any(key.startswith("model.") or key == "model_spec" for key in keys):
+            keys |= {"model_def", "framework"}
+        settings = [f"{key}={value}" for key, value in defaults.items() if key not in keys]
         config = config_of(task, [*settings, *overrides])
         if by_command:  # Which writes a zoo of a model in files.
             config = spec_zoo.with_zoo(config)
@@ -86,7 +86,7 @@ def run(tmp_path, monkeypatch, watched):
             done.step = watched.made_step
             with contextlib.suppress(Dismissed):
                 done.result = loop.run(work, Alone(until), log)
-            done.state = {name: each.numpy() for name, each in work.state.variables.items()}
+            done.state = {name: variable.numpy() for name, variable in work.state.variables.items()}
         return done
 
     return run_it

@@ -52,17 +52,17 @@ def test_a_ring_gives_what_one_process_gives(size, keep):
 def test_one_process_gives_what_pytorch_gives():
     loaded = load(batch_norm=True, kind="SGD")
     (ours,), (losses,) = ring_of(1, loaded, options=SUMMED)
-    (theirs,), (expected,) = ring_of(1, loaded)
-    assert_same(ours, theirs, rtol=1e-4, atol=1e-6)
-    assert [each.loss for each in losses] == pytest.approx([e.loss for e in expected], rel=1e-5)
+    (plain,), (expected,) = ring_of(1, loaded)
+    assert_same(ours, plain, rtol=1e-4, atol=1e-6)
+    assert [sums.loss for sums in losses] == pytest.approx([e.loss for e in expected], rel=1e-5)
     assert ours["norm.num_batches_tracked"] == STEPS
 
 
 def test_own_statistics_are_another_training():
     loaded = load(batch_norm=True, kind="SGD")
     _, ours = ring_of(2, loaded, options=SUMMED)
-    _, own = ring_of(2, loaded)
-    assert ours[0][-1].loss != pytest.approx(own[0][-1].loss, rel=1e-5)
+    _, by_rank = ring_of(2, loaded)
+    assert ours[0][-1].loss != pytest.approx(by_rank[0][-1].loss, rel=1e-5)
 
 
 if LATER:
@@ -85,17 +85,17 @@ def test_layers_of_any_kind_keep_their_names_and_agree_with_pytorch_in_every_gra
     torch.manual_seed(2)
     plain, ours = Shared(), Shared()
     ours.load_state_dict(plain.state_dict())
-    parameters = [id(each) for each in ours.parameters()]
+    parameters = [id(parameter) for parameter in ours.parameters()]
     ours = with_ring_statistics(ours, RingStatistics())
-    assert [id(each) for each in ours.parameters()] == parameters
+    assert [id(parameter) for parameter in ours.parameters()] == parameters
     for _ in range(3):
         x = (torch.randn(5, 3, 4, 4) * 3 + 100).requires_grad_()
         again = x.detach().clone().requires_grad_()
         (plain(x) ** 3).sum().backward()
         (ours(again) ** 3).sum().backward()
         np.testing.assert_allclose(again.grad, x.grad, rtol=1e-3, atol=1e-3)
-    for (name, one), other in zip(plain.named_parameters(), ours.parameters(), strict=True):
-        np.testing.assert_allclose(other.grad, one.grad, rtol=1e-3, atol=1e-3, err_msg=name)
+    for (name, parameter), other in zip(plain.named_parameters(), ours.parameters(), strict=True):
+        np.testing.assert_allclose(other.grad, parameter.grad, rtol=1e-3, atol=1e-3, err_msg=name)
     assert list(ours.state_dict()) == list(plain.state_dict())
     for name, value in ours.state_dict().items():
         expected = plain.state_dict()[name]
@@ -107,10 +107,10 @@ def test_layers_of_any_kind_keep_their_names_and_agree_with_pytorch_in_every_gra
 
 def test_a_model_that_is_such_a_layer_is_replaced_itself():
     layer = nn.BatchNorm1d(4)
-    found = with_ring_statistics(layer, RingStatistics())
-    assert found is not layer
-    assert found.weight is layer.weight
-    assert list(found.state_dict()) == list(layer.state_dict())
+    replaced = with_ring_statistics(layer, RingStatistics())
+    assert replaced is not layer
+    assert replaced.weight is layer.weight
+    assert list(replaced.state_dict()) == list(layer.state_dict())
 
 
 def test_numbers_of_a_rank_without_examples_do_not_reach_the_others():
@@ -124,10 +124,10 @@ def test_numbers_of_a_rank_without_examples_do_not_reach_the_others():
     with torch.no_grad():
         steps[1].model.runner.module.hidden.weight.fill_(float("nan"))
     (batch,) = batches(1)
-    found = [None, None]
+    results = [None, None]
 
-    def run(rank, its):
-        found[rank] = steps[rank].step(its, wants_change=False, is_alone=False, salt=rank)
+    def run(rank, examples):
+        results[rank] = steps[rank].step(examples, wants_change=False, is_alone=False, salt=rank)
 
     threads = [
         threading.Thread(target=run, args=(0, batch), daemon=True),
@@ -139,8 +139,8 @@ def test_numbers_of_a_rank_without_examples_do_not_reach_the_others():
         thread.join(60)
     alone = make_step(loaded, example, options=SUMMED)
     expected = alone.step(batch, wants_change=False, is_alone=True, salt=0)
-    assert [each.loss for each in found] == pytest.approx([expected.loss] * 2)
-    assert found[0].num_examples == BATCH
+    assert [sums.loss for sums in results] == pytest.approx([expected.loss] * 2)
+    assert results[0].num_examples == BATCH
     assert_same(state_of(steps[0]), state_of(alone), rtol=1e-5, atol=1e-7)
 
 

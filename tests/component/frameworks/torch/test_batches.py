@@ -91,26 +91,26 @@ def tensors(records, mode):
 
 def all_of(batches, lanes=range(LANES), first=0, last=8):
     batches.restart(lanes, first, last)
-    found = []
+    steps = []
     for _ in range(first, last):
         batch = batches.next_batch()
         ids = batches.record_ids.tolist()
         assert batch is None or batch.num_examples == len(batch.features)
-        found.append((ids, batch and batch.features.flatten().tolist()))
-    return found
+        steps.append((ids, batch and batch.features.flatten().tolist()))
+    return steps
 
 
 def test_each_step_has_the_examples_of_its_records(make):
     batches = make(tensors)
-    found = all_of(batches)
-    assert [ids for ids, _ in found] == [features for _, features in found]
-    assert sorted(number for ids, _ in found[:4] for number in ids) == list(range(NUM))
-    assert found[4:] == found[:4]
+    steps = all_of(batches)
+    assert [ids for ids, _ in steps] == [features for _, features in steps]
+    assert sorted(number for ids, _ in steps[:4] for number in ids) == list(range(NUM))
+    assert steps[4:] == steps[:4]
     # Other lanes, from another step on, while some are made ready.
     batches.next_batch()
     part = all_of(batches, range(1, 2), 2, 6)
     assert all(
-        set(ids) <= set(whole) for (ids, _), (whole, _) in zip(part, found[2:], strict=False)
+        set(ids) <= set(whole) for (ids, _), (whole, _) in zip(part, steps[2:], strict=False)
     )
 
 
@@ -182,8 +182,8 @@ def test_single_examples_become_a_batch(make, create_dataset):
 @pytest.mark.parametrize(
     "create_dataset",
     [
-        lambda records, mode: (torch.tensor([[float(each)] for each in records]), None),
-        lambda records, mode: ((np.float32([each]), None) for each in records),
+        lambda records, mode: (torch.tensor([[float(record)] for record in records]), None),
+        lambda records, mode: ((np.float32([record]), None) for record in records),
     ],
     ids=["tensors", "single examples"],
 )
@@ -206,14 +206,14 @@ def test_weights_and_filters(make):
 
 
 def test_columns_are_tensors_and_texts(make):
-    given = []
+    seen = []
     make(
-        lambda columns, mode: given.append(columns) or (columns["x"], columns["x"]), layout=COLUMNS
+        lambda columns, mode: seen.append(columns) or (columns["x"], columns["x"]), layout=COLUMNS
     ).try_first()
-    (columns,) = given
+    (columns,) = seen
     assert columns["x"].tolist() == [[0.0], [1.0]]
     assert columns["text"] == [b"0", b"1"]
-    assert [each.tolist() for each in columns["many"]] == [[], [1]]
+    assert [numbers.tolist() for numbers in columns["many"]] == [[], [1]]
 
 
 def test_a_prediction_has_features_alone(make):
@@ -225,8 +225,8 @@ def test_a_prediction_has_features_alone(make):
 def test_examples_that_stand_for_all_are_found_where_the_first_records_give_none(make):
     def late(records, mode):
         x, y = tensors(records, mode)
-        kept = x[:, 0] > 17
-        return x[kept], y[kept]
+        is_late = x[:, 0] > 17
+        return x[is_late], y[is_late]
 
     batches = make(late)
     assert batches.try_first() is None

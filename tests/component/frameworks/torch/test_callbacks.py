@@ -54,17 +54,17 @@ class Told(Callback):
 
 
 def test_what_they_note_and_change_goes_on_after_a_restart(run, tmp_path, with_spec):
-    made = []
-    with_spec(create_callbacks=lambda: made.append(Told()) or made[-1:])
+    callbacks = []
+    with_spec(create_callbacks=lambda: callbacks.append(Told()) or callbacks[-1:])
     held_out = f"validation_data={tmp_path}/data/part-0.recordio"
     whole = run("train", EPOCHS, held_out, job="whole")
     first = run("train", EPOCHS, held_out, until=17)
     second = run("train", EPOCHS, held_out, "resume=must")
     assert {**first.losses, **second.losses} == pytest.approx(whole.losses, rel=1e-5)
-    one, _, other = made
-    assert one.epochs == other.epochs == list(range(6))
-    assert other.losses == pytest.approx(one.losses, rel=1e-5)
-    assert other.names == ["absolute_error", "loss", "val_absolute_error", "val_loss"]
+    uninterrupted, _, resumed = callbacks
+    assert uninterrupted.epochs == resumed.epochs == list(range(6))
+    assert resumed.losses == pytest.approx(uninterrupted.losses, rel=1e-5)
+    assert resumed.names == ["absolute_error", "loss", "val_absolute_error", "val_loss"]
     assert second.step.optimizer.param_groups[0]["lr"] == 0.05 / 2**6
 
 
@@ -83,14 +83,16 @@ class Waits(Callback):
 
 
 def test_private_attributes_and_numbers_of_numpy_go_on_after_a_restart(run, with_spec, caplog):
-    made = []
-    with_spec(create_callbacks=lambda: made.append(Waits()) or [made[-1]])
+    callbacks = []
+    with_spec(create_callbacks=lambda: callbacks.append(Waits()) or [callbacks[-1]])
     run("train", EPOCHS, until=17)
-    with_spec(create_callbacks=lambda: [Told(), *(made.append(Waits()) or made[-1:])])
+    with_spec(create_callbacks=lambda: [Told(), *(callbacks.append(Waits()) or callbacks[-1:])])
     run("train", EPOCHS, "resume=must")
-    assert made[-1]._num_epochs == len(made[-1].means) == 6
-    told = [record.getMessage() for record in caplog.records if "'seen' of Waits" in record.message]
-    assert len(told) == 2  # By each of the two runs, once.
+    assert callbacks[-1]._num_epochs == len(callbacks[-1].means) == 6
+    warnings = [
+        record.getMessage() for record in caplog.records if "'seen' of Waits" in record.message
+    ]
+    assert len(warnings) == 2  # By each of the two runs, once.
 
 
 class Patient(Callback):
@@ -105,8 +107,10 @@ def test_a_resumed_training_tells_of_an_argument_that_stays(run, with_spec, capl
         with_spec(create_callbacks=lambda: [Patient(patience)])  # noqa: B023
         caplog.clear()
         run("train", EPOCHS, f"resume={resume}", until=until)
-        told = [each.getMessage() for each in caplog.records if "Patient stays 2" in each.message]
-        assert bool(told) == (patience == 5)
+        warnings = [
+            record.getMessage() for record in caplog.records if "Patient stays 2" in record.message
+        ]
+        assert bool(warnings) == (patience == 5)
 
 
 def test_one_may_end_the_training(run, with_spec):
@@ -195,16 +199,19 @@ def test_a_group_that_is_added_trains_as_in_a_loop_by_hand(size, kind):
         make_step(loaded, batches[0], options=options, meeting=meeting, rank=rank)
         for rank in range(size)
     ]
-    callbacks = [each.callbacks(num_epochs=4, steps_per_epoch=2, per_step=False) for each in steps]
+    callbacks = [
+        parameter.callbacks(num_epochs=4, steps_per_epoch=2, per_step=False) for parameter in steps
+    ]
     net = loaded.spec.create_model()
     net.load_state_dict(steps[0].model.runner.module.state_dict())
     [optimizer], [schedule] = head_alone(net, kind=kind)
     for epoch in range(4):
         epochs_own = batches[2 * epoch : 2 * epoch + 2]
-        train_in_ring(steps, lambda rank, own=epochs_own: [part_of(b, rank, size) for b in own])
+        train_in_ring(steps, lambda rank, part=epochs_own: [part_of(b, rank, size) for b in part])
         callbacks[0].end_epoch(epoch, {})
         states = [
-            {**step.variables, **its.variables} for step, its in zip(steps, callbacks, strict=True)
+            {**step.variables, **callback.variables}
+            for step, callback in zip(steps, callbacks, strict=True)
         ]
         for name, variable in states[0].items():
             for other in states[1:]:
@@ -212,7 +219,7 @@ def test_a_group_that_is_added_trains_as_in_a_loop_by_hand(size, kind):
         for batch in epochs_own:
             optimizer.zero_grad()
             torch.nn.functional.mse_loss(net(batch.features), batch.labels).backward()
-            held = [each for group in optimizer.param_groups for each in group["params"]]
+            held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             torch.nn.utils.clip_grad_norm_(held, 0.1)
             optimizer.step()
         schedule.step()
@@ -273,10 +280,10 @@ class Batches(Callback):
 
 
 def test_hooks_of_steps_may_look(run, with_spec):
-    made = []
-    with_spec(create_callbacks=lambda: made.append(Batches()) or made[-1:])
+    callbacks = []
+    with_spec(create_callbacks=lambda: callbacks.append(Batches()) or callbacks[-1:])
     run("train", "train.epochs=2", "callbacks.per_step=true")
-    assert [batch for batch, _ in made[0].batches] == [*range(5), *range(5)]
+    assert [batch for batch, _ in callbacks[0].batches] == [*range(5), *range(5)]
     with pytest.raises(UserCodeError, match="on_train_batch_end"):
         run("train", EPOCHS)
 
@@ -410,5 +417,5 @@ def test_early_stopping_keeps_the_best_weights(run, tmp_path):
     trained = run("train", *settings)
     assert trained.result.steps < 200
     data = f"data={tmp_path}/data/part-0.recordio"
-    found = run("evaluate", f"trained_model={tmp_path}/job-out", data, job="e")
-    assert found.result.metrics == pytest.approx(trained.result.metrics)
+    evaluated = run("evaluate", f"trained_model={tmp_path}/job-out", data, job="e")
+    assert evaluated.result.metrics == pytest.approx(trained.result.metrics)

@@ -83,9 +83,11 @@ def test_a_module_that_takes_keywords_and_returns_its_own_outputs_is_compiled(
 
 
 def test_a_machine_without_a_compiler_is_told_before_training(run, tmp_path, monkeypatch):
-    found = sysconfig.get_path
+    get_path = sysconfig.get_path
     monkeypatch.setattr(
-        sysconfig, "get_path", lambda *given: str(tmp_path) if "include" in given else found(*given)
+        sysconfig,
+        "get_path",
+        lambda *names: str(tmp_path) if "include" in names else get_path(*names),
     )
     with (
         torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)}),

@@ -35,7 +35,7 @@ REPOSITORY = Path(__file__).parents[4]
 
 @pytest.fixture
 def make():
-    made = []
+    opened = []
 
     def make_it(create_dataset, processes=2, layout=None):
         batches = TorchBatches(
@@ -46,12 +46,12 @@ def make():
             prefetch=4,
             processes=processes,
         )
-        made.append(batches)
+        opened.append(batches)
         return batches
 
     yield make_it
-    for each in made:
-        each.close()
+    for batches in opened:
+        batches.close()
 
 
 def slow_at_times(records, mode):
@@ -75,15 +75,15 @@ def test_every_process_has_its_share_and_none_of_them_is_the_rank(make):
 
     batches = make(pids)
     batches.restart(range(LANES), 0, 8)
-    found = {int(batches.next_batch().features[0]) for _ in range(8)}
-    assert len(found) == 2
-    assert os.getpid() not in found
+    process_ids = {int(batches.next_batch().features[0]) for _ in range(8)}
+    assert len(process_ids) == 2
+    assert os.getpid() not in process_ids
 
 
 def test_columns_nested_features_and_any_type_come_back(make):
     def nested(columns, mode):
         x = columns["x"].bfloat16()
-        many = torch.tensor([len(each) for each in columns["many"]])
+        many = torch.tensor([len(numbers) for numbers in columns["many"]])
         return {"x": [x, (many, many > 1)]}, x.double(), x[:, 0].float()
 
     def features(processes):
@@ -91,14 +91,14 @@ def test_columns_nested_features_and_any_type_come_back(make):
         batches.restart(range(LANES), 0, 4)
         return batches.next_batch()
 
-    ours, theirs = features(2), features(0)
-    assert ours.num_examples == theirs.num_examples
+    ours, expected = features(2), features(0)
+    assert ours.num_examples == expected.num_examples
     for name in ("labels", "weights"):
-        assert torch.equal(getattr(ours, name), getattr(theirs, name))
-    (x, rest), (its_x, its_rest) = ours.features["x"], theirs.features["x"]
+        assert torch.equal(getattr(ours, name), getattr(expected, name))
+    (x, counts), (its_x, its_rest) = ours.features["x"], expected.features["x"]
     assert x.dtype == torch.bfloat16
     assert torch.equal(x, its_x)
-    assert all(torch.equal(one, other) for one, other in zip(rest, its_rest, strict=True))
+    assert all(torch.equal(tensor, other) for tensor, other in zip(counts, its_rest, strict=True))
 
 
 def test_random_transforms_follow_from_step_and_lanes_not_from_the_process(make):

@@ -25,7 +25,7 @@ def onnx_outputs(path, arrays):
 
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)
-    names = [each.name for each in model.graph.input]
+    names = [value.name for value in model.graph.input]
     return ReferenceEvaluator(model).run(None, dict(zip(names, arrays, strict=True)))
 
 
@@ -37,9 +37,9 @@ def test_an_exported_model_runs_without_its_code(run, tmp_path, batch_norm):
     ours = done.step.model.runner.module(features).detach()
     program = torch.export.load(tmp_path / "job-out" / "model.pt2").module()
     torch.testing.assert_close(program(features), ours, rtol=1e-5, atol=1e-5)
-    (found,) = onnx_outputs(tmp_path / "job-out" / "model.onnx", [features["x"].numpy()])
-    np.testing.assert_allclose(found, ours.numpy(), rtol=1e-5, atol=1e-5)
-    assert not [each for each in (tmp_path / "job-out").iterdir() if ".data" in each.name]
+    (outputs,) = onnx_outputs(tmp_path / "job-out" / "model.onnx", [features["x"].numpy()])
+    np.testing.assert_allclose(outputs, ours.numpy(), rtol=1e-5, atol=1e-5)
+    assert not [path for path in (tmp_path / "job-out").iterdir() if ".data" in path.name]
 
 
 def test_features_that_go_by_keyword_do_so_in_a_program(run, tmp_path):
@@ -49,9 +49,9 @@ def test_features_that_go_by_keyword_do_so_in_a_program(run, tmp_path):
     ours = done.step.model.runner.module(**words).logits.detach()
     program = torch.export.load(tmp_path / "job-out" / "model.pt2").module()
     torch.testing.assert_close(program(**words)["logits"], ours, rtol=1e-5, atol=1e-5)
-    arrays = [each.numpy() for each in words.values()]
-    found = onnx_outputs(tmp_path / "job-out" / "model.onnx", arrays)
-    np.testing.assert_allclose(found[0], ours.numpy(), rtol=1e-5, atol=1e-5)
+    arrays = [value.numpy() for value in words.values()]
+    outputs = onnx_outputs(tmp_path / "job-out" / "model.onnx", arrays)
+    np.testing.assert_allclose(outputs[0], ours.numpy(), rtol=1e-5, atol=1e-5)
 
 
 def test_large_models_have_a_file_of_weights_beside_them(run, tmp_path, monkeypatch):
@@ -61,9 +61,9 @@ def test_large_models_have_a_file_of_weights_beside_them(run, tmp_path, monkeypa
     # Those of a few bytes stay in the file itself, so there is nothing in this one.
     assert (tmp_path / "job-out" / "model.onnx.data").exists()
     assert not (tmp_path / "job-out" / "model.pt2").exists()
-    (found,) = onnx_outputs(tmp_path / "job-out" / "model.onnx", [features["x"].numpy()])
+    (outputs,) = onnx_outputs(tmp_path / "job-out" / "model.onnx", [features["x"].numpy()])
     ours = done.step.model.runner.module(features).detach().numpy()
-    np.testing.assert_allclose(found, ours, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(outputs, ours, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.long
@@ -81,7 +81,7 @@ def test_a_model_that_cannot_be_exported_is_trained_all_the_same(run, tmp_path, 
     output = tmp_path / "job-out"
     assert f"The trained model {output} is complete except for this export" in str(error.value)
     assert len(str(error.value)) < 1000
-    assert sorted(each.name for each in output.glob("model.[op]*")) == left
+    assert sorted(path.name for path in output.glob("model.[op]*")) == left
     data = f"data={tmp_path}/data/part-0.recordio"
     evaluated = run("evaluate", f"trained_model={output}", data, job="e")
     assert evaluated.result.examples == 50

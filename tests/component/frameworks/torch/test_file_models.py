@@ -134,8 +134,8 @@ def net(tmp_path):
 
 def spec(tmp_path, **values):
     """Settings of a model spec."""
-    given = {"model_name": "rows", **values}
-    return ["model.name=PytorchFLModel", *(f"model.spec.{key}={v}" for key, v in given.items())]
+    fields = {"model_name": "rows", **values}
+    return ["model.name=PytorchFLModel", *(f"model.spec.{key}={v}" for key, v in fields.items())]
 
 
 def whole(tmp_path, module):
@@ -145,11 +145,11 @@ def whole(tmp_path, module):
 
 def test_a_whole_module_trains_as_in_a_loop_of_its_user(run, rows, tmp_path):
     module = sequence()
-    given = whole(tmp_path, module)
+    settings = whole(tmp_path, module)
     steps = 4
     done = run(
         "train",
-        *given,
+        *settings,
         rows,
         "model.spec.optimizer={name: optim.Adam, args: {betas: [0.8, 0.9]}}",
         "model.spec.loss_criterion=nn.NLLLoss",
@@ -188,10 +188,10 @@ def test_a_file_of_settings_names_the_model_and_its_training_is_carried_on(run, 
         "fusion": {"name": "IterAvgFusionHandler"},
     }
     (tmp_path / "config.yml").write_text(yaml.safe_dump(federated))
-    given = [f"model_spec={tmp_path / 'config.yml'}", rows, "train.epochs=6"]
-    whole = run("train", *given, job="whole")
-    run("train", *given, until=2)
-    second = run("train", *given, "resume=must")
+    settings = [f"model_spec={tmp_path / 'config.yml'}", rows, "train.epochs=6"]
+    whole = run("train", *settings, job="whole")
+    run("train", *settings, until=2)
+    second = run("train", *settings, "resume=must")
     assert second.losses == pytest.approx({3: whole.losses[3], **second.losses}, rel=1e-5)
     (tmp_path / "model.pt").unlink()
     trained = f"trained_model={tmp_path / 'job-out'}"
@@ -205,12 +205,12 @@ def test_a_class_with_its_weights_trains(run, rows, net, kind, tmp_path):
         torch.save(net.state_dict(), tmp_path / "weights.pt")
     else:
         save_model(net, str(tmp_path / "weights.safetensors"))
-    given = spec(
+    settings = spec(
         tmp_path,
         model_architecture=f"{tmp_path}/net.py:Net",
         model_weights=tmp_path / f"weights.{kind}",
     )
-    done = run("train", *given, rows, ADAM, CLASSES, "trust=model", "train.max_steps=1")
+    done = run("train", *settings, rows, ADAM, CLASSES, "trust=model", "train.max_steps=1")
     arrays = np.load(tmp_path / "rows.npz")
     outputs = net(torch.tensor(arrays["x_train"]).float())
     loss = nn.functional.cross_entropy(outputs, torch.tensor(arrays["y_train"]))
@@ -227,21 +227,21 @@ def test_weights_in_a_checkpoint_of_another_training_are_taken(
     arrays = np.load(tmp_path / "rows.npz")
     outputs = net(torch.tensor(arrays["x_train"]).float())
     loss = nn.functional.cross_entropy(outputs, torch.tensor(arrays["y_train"]))
-    given = spec(tmp_path, model_architecture=f"{tmp_path}/net.py:Net", model_weights=file)
-    done = run("train", *given, rows, ADAM, CLASSES, "trust=model", "train.max_steps=1")
+    settings = spec(tmp_path, model_architecture=f"{tmp_path}/net.py:Net", model_weights=file)
+    done = run("train", *settings, rows, ADAM, CLASSES, "trust=model", "train.max_steps=1")
     assert done.losses[1] == pytest.approx(loss.item(), rel=1e-5)
-    found = file_models.summarize(FileModel(name="x", weights=file))
-    assert [each.num_parameters for each in found.layers] == [25, 18]
+    summary = file_models.summarize(FileModel(name="x", weights=file))
+    assert [layer.num_parameters for layer in summary.layers] == [25, 18]
     fresh = spec(tmp_path, model_architecture=f"{tmp_path}/net.py:Net")
-    more = (rows, ADAM, CLASSES, "trust=model", "train.max_steps=1", f"init_from={file}")
-    done = run("train", *fresh, *more, job="more")
+    common = (rows, ADAM, CLASSES, "trust=model", "train.max_steps=1", f"init_from={file}")
+    done = run("train", *fresh, *common, job="more")
     assert done.losses[1] == pytest.approx(loss.item(), rel=1e-5)
 
 
 @pytest.mark.long
 def test_a_file_that_a_training_cannot_begin_with_is_told(run, rows, net, tmp_path):
-    given = [*spec(tmp_path, model_architecture=f"{tmp_path}/net.py:Net"), rows, ADAM, CLASSES]
-    given += ["trust=model", f"init_from={tmp_path}/w.pt"]
+    settings = [*spec(tmp_path, model_architecture=f"{tmp_path}/net.py:Net"), rows, ADAM, CLASSES]
+    settings += ["trust=model", f"init_from={tmp_path}/w.pt"]
     for content, message in {
         "names": ({"module.first.weight": torch.ones(5, 4)}, r"first.bias is missing in the file"),
         "shapes": (
@@ -253,23 +253,23 @@ def test_a_file_that_a_training_cannot_begin_with_is_told(run, rows, net, tmp_pa
     }.values():
         torch.save(content, tmp_path / "w.pt")
         with pytest.raises(UserCodeError, match=message):
-            run("train", *given)
+            run("train", *settings)
     (tmp_path / "w.pt").write_text("text")
     with pytest.raises(UserCodeError, match=r"torch.save"):
-        run("train", *given)
+        run("train", *settings)
 
 
 @pytest.mark.usefixtures("net")
 def test_a_class_begins_anew_with_its_parameters(run, rows, tmp_path):
-    given = spec(tmp_path, model_architecture=f"{tmp_path}/net.py:Net")
+    settings = spec(tmp_path, model_architecture=f"{tmp_path}/net.py:Net")
     zoo = f"model_zoo={tmp_path}"
-    done = run("train", *given, rows, zoo, ADAM, CLASSES, "params.width=7", "train.max_steps=1")
+    done = run("train", *settings, rows, zoo, ADAM, CLASSES, "params.width=7", "train.max_steps=1")
     assert done.state["first.weight"].shape == (7, 4)
 
 
 def test_settings_take_the_place_of_what_a_spec_says(run, rows, tmp_path):
-    given = whole(tmp_path, sequence())
-    done = run("train", *given, rows, ADAM, "optimizer=sgd", "loss=NLLLoss", "train.max_steps=1")
+    settings = whole(tmp_path, sequence())
+    done = run("train", *settings, rows, ADAM, "optimizer=sgd", "loss=NLLLoss", "train.max_steps=1")
     assert type(done.step.optimizer).__name__ == "SGD"
 
 
@@ -283,11 +283,11 @@ def test_what_a_spec_says_wrongly_is_told(run, rows, settings, message, tmp_path
 def test_files_that_do_not_fit_are_told(run, rows, net, tmp_path):
     torch.save(net.state_dict(), tmp_path / "weights.pt")
     path = {"model_architecture": f"{tmp_path}/net.py:Net"}
-    given = spec(tmp_path, **path, model_weights=tmp_path / "weights.pt")
+    settings = spec(tmp_path, **path, model_weights=tmp_path / "weights.pt")
     with pytest.raises(UserCodeError, match=r"first.weight has shape \[5, 4\] in the file and \[6"):
-        run("train", *given, rows, ADAM, CLASSES, "trust=true", "params.width=6")
+        run("train", *settings, rows, ADAM, CLASSES, "trust=true", "params.width=6")
     with pytest.raises(ConfigError, match=r"names Python code.*set trust=model"):
-        run("train", *given, rows, ADAM, CLASSES)
+        run("train", *settings, rows, ADAM, CLASSES)
     with pytest.raises(UserCodeError, match=r"does not define 'Nett'.*mean 'Net'"):
         run(
             "train",
@@ -314,43 +314,46 @@ def test_a_worker_without_the_command_is_told_what_it_lacks(run, rows, tmp_path)
 
 
 def test_records_without_columns_need_an_input_function(run, tmp_path):
-    given = [*whole(tmp_path, sequence()), ADAM, "model.spec.loss_criterion=nn.NLLLoss"]
+    settings = [*whole(tmp_path, sequence()), ADAM, "model.spec.loss_criterion=nn.NLLLoss"]
     with pytest.raises(UserCodeError, match=r"not columns of numbers.*input_fn"):
-        run("train", *given)
+        run("train", *settings)
 
 
 def test_columns_without_a_label_are_told(run, tmp_path):
     np.savez(tmp_path / "x.npz", a=np.zeros((24, 4)), b=np.zeros(24))
-    given = [*whole(tmp_path, sequence()), ADAM, "model.spec.loss_criterion=nn.NLLLoss"]
+    settings = [*whole(tmp_path, sequence()), ADAM, "model.spec.loss_criterion=nn.NLLLoss"]
     with pytest.raises(UserCodeError, match=r"one column called y, label or target.*a, b"):
-        run("train", *given, f"data={tmp_path / 'x.npz'}")
+        run("train", *settings, f"data={tmp_path / 'x.npz'}")
 
 
 def test_a_summary_has_layers_and_options(tmp_path):
     torch.save(sequence(), tmp_path / "model.pt")
-    found = file_models.summarize(
+    summary = file_models.summarize(
         FileModel(
             name="x",
             definition=tmp_path / "model.pt",
             compile_options={"optimizer": {"name": "optim.Adam", "args": {"lr": 0.1}}},
         )
     )
-    assert [(each.name, each.kind, each.num_parameters) for each in found.layers] == [
+    assert [(layer.name, layer.kind, layer.num_parameters) for layer in summary.layers] == [
         ("0", "Linear", 30),
         ("1", "ReLU", 0),
         ("2", "Linear", 21),
         ("3", "LogSoftmax", 0),
     ]
-    assert found.layers[0].shape == "weight 6x4, bias 6"
-    assert (found.optimizer, found.loss, found.unsafe) == ("optim.Adam(lr=0.1)", "", ())
+    assert summary.layers[0].shape == "weight 6x4, bias 6"
+    assert (summary.optimizer, summary.loss, summary.unsafe) == ("optim.Adam(lr=0.1)", "", ())
 
 
 def test_a_summary_of_weights_groups_them(tmp_path):
     save_model(sequence(), str(tmp_path / "w.safetensors"))
     torch.save(sequence().state_dict(), tmp_path / "w.pt")
     for name in ("w.pt", "w.safetensors"):
-        found = file_models.summarize(FileModel(name="x", weights=tmp_path / name))
-        assert [(each.name, each.num_parameters) for each in found.layers] == [("0", 30), ("2", 21)]
+        summary = file_models.summarize(FileModel(name="x", weights=tmp_path / name))
+        assert [(layer.name, layer.num_parameters) for layer in summary.layers] == [
+            ("0", 30),
+            ("2", 21),
+        ]
 
 
 @pytest.fixture
@@ -374,21 +377,21 @@ def loaded(zoo, model_def, **params):
 def written(zoo, model_def, **params):
     folder = zoo.parent / "written"
     folder.mkdir()
-    made = file_models.write(loaded(zoo, model_def, **params), folder)
-    section = section_of("torch", {"model_name": "line", **made.spec})
+    files = file_models.write(loaded(zoo, model_def, **params), folder)
+    section = section_of("torch", {"model_name": "line", **files.spec})
     (folder / "config.yml").write_text(yaml.safe_dump({"model": section}))
-    return made, f"model_spec={folder / 'config.yml'}"
+    return files, f"model_spec={folder / 'config.yml'}"
 
 
 @pytest.mark.long
 def test_layers_of_pytorch_are_written_with_their_optimizer(run, zoo):
-    made, given = written(zoo, "line.Line", width=3)
-    assert made.spec["optimizer"] == {"name": "optim.SGD", "args": {"lr": 0.02, "momentum": 0.5}}
-    assert "custom_objects" not in made.spec
-    (note,) = made.left_out
+    files, setting = written(zoo, "line.Line", width=3)
+    assert files.spec["optimizer"] == {"name": "optim.SGD", "args": {"lr": 0.02, "momentum": 0.5}}
+    assert "custom_objects" not in files.spec
+    (note,) = files.left_out
     assert "the loss" in note
     rows = ("data=dataset:rows.Rows", f"model_zoo={zoo}")
-    done = run("train", given, *rows, "loss=MSELoss", "train.epochs=10")
+    done = run("train", setting, *rows, "loss=MSELoss", "train.epochs=10")
     assert done.state["0.weight"].shape == (3, 4)
     assert done.losses[20] < 0.5 * done.losses[1]
 
@@ -399,13 +402,13 @@ def test_files_of_own_classes_come_along(run, tmp_path):
     text = (ZOO / "torch_modules.py").read_text()
     (zoo / "torch_modules.py").write_text(f"import beside\n{text}")
     (zoo / "beside.py").write_text("NUMBER = 1\n")
-    made, given = written(zoo, "torch_modules.Regression")
-    (named,) = made.spec["custom_objects"]
+    files, setting = written(zoo, "torch_modules.Regression")
+    (named,) = files.spec["custom_objects"]
     assert named == {"key": "Regression", "value": "Regression", "path": "torch_modules.py"}
     assert (tmp_path / "written" / "beside.py").is_file()
     rows = ("data=dataset:torch_modules.Points", f"model_zoo={zoo}")
     done = run(
-        "train", given, *rows, "input_fn=torch_modules.feed", "trust=model", "train.epochs=20"
+        "train", setting, *rows, "input_fn=torch_modules.feed", "trust=model", "train.epochs=20"
     )
     assert done.losses[80] < 0.05 * done.losses[1]
 

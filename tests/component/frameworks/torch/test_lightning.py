@@ -113,8 +113,8 @@ def by_hand(kind):
 
     torch.manual_seed(3)
     module, losses = Silent(), []
-    made = module.configure_optimizers()
-    optimizer, schedule = made if isinstance(made, tuple) else (made, None)
+    configured = module.configure_optimizers()
+    optimizer, schedule = configured if isinstance(configured, tuple) else (configured, None)
     for step, batch in enumerate(batches()):
         number = step % STEPS_PER_EPOCH
         returned = module.training_step((batch.features, batch.labels), number)
@@ -176,7 +176,7 @@ if LATER:
 def test_layers_that_a_module_puts_into_evaluation_mode_stay_there(in_ring, size, options):
     state, sums = in_ring(FrozenBackbone, size, options)
     module, losses = by_hand(FrozenBackbone)
-    assert [each.loss for each in sums] == pytest.approx(losses, rel=1e-5)
+    assert [step_sums.loss for step_sums in sums] == pytest.approx(losses, rel=1e-5)
     for name, value in module.state_dict().items():
         np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
 
@@ -205,7 +205,7 @@ if LATER:
 def test_a_mean_over_parameters_is_no_divisor_of_the_batch(in_ring, size):
     state, sums = in_ring(Penalised, size, StepOptions(num_parts=2))
     module, losses = by_hand(Penalised)
-    assert [each.loss for each in sums] == pytest.approx(losses, rel=1e-5)
+    assert [step_sums.loss for step_sums in sums] == pytest.approx(losses, rel=1e-5)
     for name, value in module.state_dict().items():
         np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
 
@@ -250,13 +250,15 @@ if LATER:
 def test_a_training_step_trains_as_in_a_loop(in_ring, kind, size):
     state, sums = in_ring(kind, size)
     module, losses = by_hand(kind)
-    assert [each.loss for each in sums] == pytest.approx(losses, rel=1e-5)
+    assert [step_sums.loss for step_sums in sums] == pytest.approx(losses, rel=1e-5)
     for name, value in module.state_dict().items():
         np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
     if kind is Masked:
         return  # What is logged is a mean over the examples.
     factors = [1 + n % STEPS_PER_EPOCH if kind is Numbered else 1 for n in range(STEPS)]
-    logged = [each.metrics["train_loss"] * f for each, f in zip(sums, factors, strict=True)]
+    logged = [
+        step_sums.metrics["train_loss"] * f for step_sums, f in zip(sums, factors, strict=True)
+    ]
     assert logged == pytest.approx(losses, rel=1e-5)
 
 
@@ -309,7 +311,7 @@ def by_epoch(self, batch, batch_idx):
 
 
 def two(self):
-    return [torch.optim.SGD(each.parameters(), 0.1) for each in (self.layers[0], self.layers[2])]
+    return [torch.optim.SGD(layer.parameters(), 0.1) for layer in (self.layers[0], self.layers[2])]
 
 
 def test_a_log_of_the_users_own_stays_what_it_is(in_ring):
@@ -355,17 +357,17 @@ def test_settings_that_do_not_reach_a_training_step_are_refused(in_ring):
 def test_a_module_trains_validates_goes_on_and_predicts(run, tmp_path):
     data = "data=dataset:torch_modules.Points"
     held_out = "data=dataset:torch_modules.held_out"
-    given = ("model_def=torch_lightning", data, f"validation_{held_out}", "train.epochs=20")
-    done = run("train", *given, job="whole")
+    settings = ("model_def=torch_lightning", data, f"validation_{held_out}", "train.epochs=20")
+    done = run("train", *settings, job="whole")
     assert done.losses[80] < 0.2 * done.losses[1]
     assert done.state["num_steps"] == 80
     assert sorted(done.result.metrics) == ["error", "loss"]
-    run("train", *given, until=37)
-    second = run("train", *given, "resume=must")
+    run("train", *settings, until=37)
+    second = run("train", *settings, "resume=must")
     assert second.losses == pytest.approx({n: done.losses[n] for n in range(38, 81)}, rel=1e-5)
     trained = f"trained_model={tmp_path}/job-out"
-    found = run("evaluate", trained, held_out, job="e").result.metrics
-    assert found == pytest.approx(done.result.metrics)
+    evaluated = run("evaluate", trained, held_out, job="e").result.metrics
+    assert evaluated == pytest.approx(done.result.metrics)
     run("predict", trained, held_out, f"output={tmp_path}/p.recordio", job="p")
     schema = json.loads((tmp_path / "p.recordio.schema.json").read_text())
     assert "y" in schema["features"]
@@ -378,6 +380,6 @@ def test_a_module_without_a_validation_step_is_told_what_to_write(run, tmp_path)
     (zoo / "torch_lightning.py").write_text(text)
     (zoo / "torch_modules.py").write_text(Path(ZOO, "torch_modules.py").read_text())
     data = "data=dataset:torch_modules.Points"
-    given = (f"model_zoo={zoo}", "model_def=torch_lightning", data)
+    settings = (f"model_zoo={zoo}", "model_def=torch_lightning", data)
     with pytest.raises(UserCodeError, match="validation_step"):
-        run("train", *given, f"validation_{data}")
+        run("train", *settings, f"validation_{data}")

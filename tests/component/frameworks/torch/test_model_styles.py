@@ -84,7 +84,7 @@ def by_hand(module, optimizer, data, loss_of):
 
 
 def assert_same(state, sums, module, losses):
-    assert [each.loss for each in sums] == pytest.approx(losses, rel=1e-5)
+    assert [step_sums.loss for step_sums in sums] == pytest.approx(losses, rel=1e-5)
     for name, value in module.state_dict().items():
         np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
 
@@ -188,7 +188,7 @@ if LATER:
     @dataclass
     class Fields:
         logits: torch.Tensor
-        more: object = None
+        extra: object = None
 
 
 class Items(OrderedDict):
@@ -251,8 +251,8 @@ def test_features_go_to_forward_as_its_signature_has_it(features):
             return super().forward(left["left"] + left["right"])
 
     class Places(nn.Linear):
-        def forward(self, one, other):
-            return super().forward(one + other)
+        def forward(self, first, other):
+            return super().forward(first + other)
 
     class AnyKeywords(nn.Linear):
         def forward(self, **inputs):
@@ -261,9 +261,9 @@ def test_features_go_to_forward_as_its_signature_has_it(features):
     kinds = {"keywords": Keywords, "one dict": OneDict, "places": Places}
     kind = kinds.get(features, AnyKeywords)
     left, right = torch.ones(BATCH, 4), torch.arange(BATCH * 4.0).reshape(BATCH, 4)
-    given = (left, right) if features == "places" else {"right": right, "left": left}
+    inputs = (left, right) if features == "places" else {"right": right, "left": left}
     loaded = with_parts(lambda: kind(4, 1), squares)
-    _, sums = in_ring(loaded, [Batch(given, torch.ones(BATCH, 1), BATCH)], 1)
+    _, sums = in_ring(loaded, [Batch(inputs, torch.ones(BATCH, 1), BATCH)], 1)
     torch.manual_seed(3)
     loss = squares(nn.Linear(4, 1)(left + right), torch.ones(BATCH, 1))
     assert sums[0].loss == pytest.approx(loss.item(), rel=1e-6)
@@ -314,9 +314,9 @@ def test_data_without_labels_train_evaluate_and_predict(run, tmp_path, processes
     )
     assert done.losses[12] < done.losses[1]
     trained = f"trained_model={tmp_path}/job-out"
-    found = run("evaluate", trained, data, job="e").result.metrics
-    assert found == pytest.approx(done.result.metrics)
-    assert sorted(found) == ["furthest", "loss"]
+    evaluated = run("evaluate", trained, data, job="e").result.metrics
+    assert evaluated == pytest.approx(done.result.metrics)
+    assert sorted(evaluated) == ["furthest", "loss"]
     run("predict", trained, data, f"output={tmp_path}/p.recordio", job="p")
     schema = json.loads((tmp_path / "p.recordio.schema.json").read_text())
     assert schema["features"].keys() >= {"code", "values"}

@@ -30,14 +30,16 @@ if LATER:
 def tried():
     """An objective of a loss and metrics, tried."""
 
-    def make(create_loss=F.mse_loss, create_metrics=None, *, batch=BATCH, outputs=OUTPUTS, **more):
+    def make(
+        create_loss=F.mse_loss, create_metrics=None, *, batch=BATCH, outputs=OUTPUTS, **options
+    ):
         def loss(outputs, labels):
             return create_loss(outputs, labels)
 
         metrics = {} if create_metrics is None else {"create_metrics": create_metrics}
         loaded = load_spec(ZOO, "torch_tiny", params={})
         loaded = with_methods(loaded, create_loss=loss, **metrics)
-        objective = Objective(loaded, nn.Linear(1, 1), Mode.TRAINING, **more)
+        objective = Objective(loaded, nn.Linear(1, 1), Mode.TRAINING, **options)
         objective.begin(batch, outputs)
         with torch.no_grad():
             return objective.of_batch(batch, outputs)
@@ -86,9 +88,11 @@ def test_labels_that_are_broadcast_are_told(tried, caplog):
     caplog.set_level(logging.WARNING)
     with pytest.warns(UserWarning, match="broadcasting"):  # As each step does into the log.
         tried(lambda outputs, labels: F.mse_loss(outputs, labels[:, 0]))
-    told = [record.getMessage() for record in caplog.records if "broadcasting" in record.message]
-    assert len(told) == 1
-    assert told[0].startswith("create_loss of ")
+    warnings = [
+        record.getMessage() for record in caplog.records if "broadcasting" in record.message
+    ]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("create_loss of ")
 
 
 def test_metrics_are_means_or_one_value_an_example(tried):
@@ -123,9 +127,11 @@ def needs_both_classes(outputs, labels):
 )
 def test_a_metric_that_is_no_mean_over_the_examples_is_told(tried, caplog, metric, is_told):
     tried(create_metrics=lambda outputs, labels: {"m": metric(outputs, labels)})
-    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-    assert len(told) == is_told
-    assert all("metric m of " in message for message in told)
+    warnings = [
+        record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
+    ]
+    assert len(warnings) == is_told
+    assert all("metric m of " in message for message in warnings)
 
 
 @pytest.mark.parametrize(

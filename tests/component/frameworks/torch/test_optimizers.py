@@ -73,8 +73,8 @@ def by_hand(loaded, *, change=lambda module: None, autocast=None):
     """A loop as in PyTorch's own tutorials."""
     torch.manual_seed(3)
     module = loaded.spec.create_model()
-    made = loaded.spec.create_optimizer(module)
-    optimizer, schedule = made if isinstance(made, tuple) else (made, None)
+    configured = loaded.spec.create_optimizer(module)
+    optimizer, schedule = configured if isinstance(configured, tuple) else (configured, None)
     for batch in batches():
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
@@ -299,11 +299,11 @@ def test_a_multiplied_learning_rate_is_one_for_the_optimizer_alone():
 def test_the_groups_of_known_optimizers_hold_a_parameter_with_what_is_kept_of_it():
     step = make_step(load(lambda model: torch.optim.Adam(model.parameters())), EXAMPLE)
     by_first = {group.names[0]: group for group in step.groups}
-    kept = "optimizer/hidden.weight"
+    slots = "optimizer/hidden.weight"
     assert by_first["hidden.weight"].names == (
         "hidden.weight",
-        f"{kept}/exp_avg",
-        f"{kept}/exp_avg_sq",
+        f"{slots}/exp_avg",
+        f"{slots}/exp_avg_sq",
     )
     assert by_first["hidden.weight"].is_by_rows
     sizes = [math.prod(step.variables[name].shape) for group in step.groups for name in group.names]
@@ -326,7 +326,7 @@ def foreign(model):
 
 
 def two(model):
-    return [torch.optim.SGD([each], 0.1) for each in model.parameters()]
+    return [torch.optim.SGD([parameter], 0.1) for parameter in model.parameters()]
 
 
 def frozen(model):
@@ -409,8 +409,8 @@ SEVERAL = r"Received: several optimizers.*torch.optim.Adam\(\[.*init_from"
         (lambda model: torch.optim.SGD, r"torch.optim.Optimizer.*Received: type"),
         (two, SEVERAL),
         (lambda model: (two(model), []), SEVERAL),
-        (lambda model: tuple({"optimizer": each} for each in two(model)), SEVERAL),
-        (lambda model: {str(n): each for n, each in enumerate(two(model))}, SEVERAL),
+        (lambda model: tuple({"optimizer": optimizer} for optimizer in two(model)), SEVERAL),
+        (lambda model: {str(n): optimizer for n, optimizer in enumerate(two(model))}, SEVERAL),
         (frozen, "requires_grad"),
         (plateau_by_the_step, "ReduceLROnPlateau.*interval='step'"),
         (halving({"frequency": 0}), "'frequency': 0"),
@@ -443,7 +443,7 @@ def watched_steps(step):
 
     def counted():
         held = itertools.chain.from_iterable(g["params"] for g in step.optimizer.param_groups)
-        counts.append(sum(each.grad is not None for each in held))
+        counts.append(sum(parameter.grad is not None for parameter in held))
         return original()
 
     step.optimizer.step = counted

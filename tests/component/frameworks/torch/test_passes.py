@@ -105,8 +105,10 @@ def test_they_train_as_in_a_loop_by_hand(train, run, tmp_path, kind, precision, 
         np.testing.assert_allclose(done.state[name], value, atol=tolerance, err_msg=name)
 
     model = f"trained_model={tmp_path}/job-out"
-    found = run("evaluate", model, f"data={POINTS}", job="evaluation").result.metrics
-    assert found == pytest.approx(done.result.metrics, rel=1e-5 if precision == "float32" else 0.05)
+    evaluated = run("evaluate", model, f"data={POINTS}", job="evaluation").result.metrics
+    assert evaluated == pytest.approx(
+        done.result.metrics, rel=1e-5 if precision == "float32" else 0.05
+    )
     output = f"output={tmp_path}/predictions.recordio"
     assert run("predict", model, f"data={POINTS}", output, job="prediction").result
 

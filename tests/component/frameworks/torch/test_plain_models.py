@@ -13,13 +13,13 @@ def test_a_module_with_a_loss_and_an_optimizer_trains_on_a_data_set(run, tmp_pat
     assert done.result.steps == 80
     assert done.losses[80] < 0.05 * done.losses[1]
     assert sorted(done.result.metrics) == ["absolute_error", "loss"]
-    found = run(
+    evaluated = run(
         "evaluate",
         f"trained_model={tmp_path}/job-out",
         "data=dataset:torch_modules.held_out",
         job="e",
     )
-    assert found.result.metrics == pytest.approx(done.result.metrics)
+    assert evaluated.result.metrics == pytest.approx(done.result.metrics)
     predicted = f"output={tmp_path}/p.recordio"
     data = "data=dataset:torch_modules.held_out"
     run("predict", f"trained_model={tmp_path}/job-out", data, predicted, job="p")
@@ -48,7 +48,7 @@ def test_a_training_on_a_data_set_goes_on(run):
     ],
 )
 def test_names_of_pytorch_take_the_place_of_its_parts(run, settings):
-    kind = {each.partition("=")[2].lower() for each in settings}
+    kind = {setting.partition("=")[2].lower() for setting in settings}
     done = run("train", *MODULE, *settings, EPOCHS)
     assert done.losses[80] < done.losses[1]
     name = type(done.step.optimizer).__name__.lower()

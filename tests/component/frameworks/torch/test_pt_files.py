@@ -172,9 +172,9 @@ def test_a_trusted_file_runs(tmp_path):
 def test_layers_of_pytorch_load_as_they_were(is_new, tmp_path):
     file, layers = tmp_path / "model.pt", LAYERS.eval()
     torch.save(layers, file, _use_new_zipfile_serialization=is_new)
-    found = inspect_pt(file)
-    assert found.is_legacy is not is_new
-    assert not unsafe_globals(found)
+    inspected = inspect_pt(file)
+    assert inspected.is_legacy is not is_new
+    assert not unsafe_globals(inspected)
     loaded = load_pt(file)
     x = torch.randn(4, 1, 6, 6)
     torch.testing.assert_close(loaded(x), layers(x), rtol=0, atol=0)
@@ -190,15 +190,15 @@ def test_a_newer_pickle_loads_only_where_it_is_trusted(protocol, tmp_path):
 
 
 def test_every_layer_of_torch_nn_is_known(tmp_path):
-    made = [
+    kinds = [
         kind
         for kind in vars(nn).values()
         if isinstance(kind, type)
         and issubclass(kind, nn.Module)
         and kind.__module__.startswith("torch.nn.modules.")
     ]
-    assert len(made) > 140
-    named = "".join(f"c{kind.__module__}\n{kind.__qualname__}\n" for kind in made)
+    assert len(kinds) > 140
+    named = "".join(f"c{kind.__module__}\n{kind.__qualname__}\n" for kind in kinds)
     file = tmp_path / "model.pt"
     file.write_bytes(in_archive(b"\x80\x02(" + named.encode() + b"l."))
     assert not unsafe_globals(inspect_pt(file))
@@ -265,8 +265,8 @@ def test_a_pickle_before_an_archive_loads_as_it_was_inspected(tmp_path):
     torch.save(model, stream, _use_new_zipfile_serialization=False)
     file.write_bytes(stream.getvalue() + in_archive(of_memoised_strings("touch marker")))
     assert zipfile.is_zipfile(file)
-    found = inspect_pt(file)
-    assert (found.is_legacy, unsafe_globals(found)) == (True, [])
+    inspected = inspect_pt(file)
+    assert (inspected.is_legacy, unsafe_globals(inspected)) == (True, [])
     assert torch.equal(load_pt(file).weight, model.weight)
 
 

@@ -55,10 +55,10 @@ def ring_of(size, loaded=None, *, options=NO_OPTIONS, keep=lambda number: True, 
     return [state_of(step) for step in steps], sums
 
 
-def assert_same(ours, theirs, **tolerance):
-    assert list(ours) == list(theirs)
+def assert_same(ours, expected, **tolerance):
+    assert list(ours) == list(expected)
     for name, value in ours.items():
-        np.testing.assert_allclose(value, theirs[name], err_msg=name, **tolerance)
+        np.testing.assert_allclose(value, expected[name], err_msg=name, **tolerance)
 
 
 OPTIONS = {
@@ -83,16 +83,16 @@ def test_a_ring_gives_what_one_process_gives(size, keep, options):
         assert_same(state, states[0], rtol=0, atol=0)
     (alone,), (single,) = ring_of(1, options=options, keep=keep)
     assert_same(states[0], alone, rtol=1e-4, atol=1e-6)
-    for ours, theirs in zip(sums[-1], single, strict=True):
-        assert ours.num_examples == theirs.num_examples
-        assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
-        assert ours.metrics == pytest.approx(theirs.metrics, rel=1e-5)
+    for ours, expected in zip(sums[-1], single, strict=True):
+        assert ours.num_examples == expected.num_examples
+        assert ours.loss == pytest.approx(expected.loss, rel=1e-5)
+        assert ours.metrics == pytest.approx(expected.metrics, rel=1e-5)
 
 
 def test_a_step_without_any_examples_changes_nothing():
     states, sums = ring_of(2, keep=lambda number: False)
     fresh = state_of(make_step(load(), EXAMPLE))
-    assert {each.num_examples for each in sums[0]} == {0}
+    assert {step_sums.num_examples for step_sums in sums[0]} == {0}
     assert np.isnan(sums[0][0].loss)
     assert sums[0][0].is_finite
     fresh["random"] = states[0]["random"]
@@ -164,7 +164,7 @@ def test_what_fails_in_a_step_leaves_the_state_as_it_was():
     with pytest.raises(UserCodeError, match=r"create_loss of TorchTinySpec .* failed at .*tiny.py"):
         step.step(misfit, wants_change=False, is_alone=True, salt=0)
     assert_same(state_of(step), before, rtol=0, atol=0)
-    assert all(each.grad is None for each in step.model.runner.module.parameters())
+    assert all(parameter.grad is None for parameter in step.model.runner.module.parameters())
 
 
 if LATER:
@@ -667,16 +667,16 @@ def test_what_is_no_model_to_train_is_refused(create_model, message):
 def test_a_rank_with_one_example_normalises_it():
     loaded = load(batch_norm=True)
     states, sums = ring_of(2, loaded, keep=lambda number: number < 3)
-    assert {each.num_examples for each in sums[0]} == {3}
+    assert {step_sums.num_examples for step_sums in sums[0]} == {3}
     assert_same(states[0], states[1], rtol=0, atol=0)
     # As the formula has it: without variance, an example is its own mean.
     (batch,) = batches(1)
     module = make_step(loaded, EXAMPLE).model.runner.module
-    one = part_of(batch, 1, 2, lambda number: number < 3)
+    single = part_of(batch, 1, 2, lambda number: number < 3)
     hidden = module.norm.bias.expand(1, -1)
-    expected = (module.output(torch.tanh(hidden)) - one.labels).square().mean()
+    expected = (module.output(torch.tanh(hidden)) - single.labels).square().mean()
     step = make_step(loaded, EXAMPLE)
-    alone = step.step(one, wants_change=False, is_alone=True, salt=0)
+    alone = step.step(single, wants_change=False, is_alone=True, salt=0)
     assert alone.num_examples == 1
     assert alone.loss == pytest.approx(expected.item(), rel=1e-5)
 
@@ -703,16 +703,16 @@ def test_one_example_is_a_step_of_a_plain_loop():
     step = make_step(loaded, EXAMPLE)
     module = step.model.runner.module
     plain = copy.deepcopy(module).train()
-    one = part_of(next(batches()), 0, BATCH, lambda number: True)
-    assert len(one.labels) == 1
+    single = part_of(next(batches()), 0, BATCH, lambda number: True)
+    assert len(single.labels) == 1
     module.sizes.clear()
-    sums = step.step(one, wants_change=False, is_alone=True, salt=0)
+    sums = step.step(single, wants_change=False, is_alone=True, salt=0)
     assert module.sizes == [1]
     assert not any("forward" in vars(layer) for layer in module.modules())
     assert math.isfinite(sums.loss)
 
     torch.manual_seed(step_seed(3, 0, 0))
-    loss = nn.functional.mse_loss(plain(one.features), one.labels)
+    loss = nn.functional.mse_loss(plain(single.features), single.labels)
     assert sums.loss == loss.item()
     loss.backward()
     torch.optim.SGD(plain.parameters(), 0.05).step()
@@ -754,7 +754,7 @@ def gradients_by_hand(module, batch):
     """Those of a plain loop."""
     module.zero_grad()
     nn.functional.mse_loss(module(batch.features), batch.labels).backward()
-    return [each.grad.clone() for each in module.parameters()]
+    return [parameter.grad.clone() for parameter in module.parameters()]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -772,24 +772,24 @@ def test_hooks_see_and_change_the_gradients_of_a_plain_loop(size):
     def keep(number):
         return number < BATCH - 2
 
-    train_in_ring(steps, lambda rank: [part_of(each, rank, size, keep) for each in batches()])
+    train_in_ring(steps, lambda rank: [part_of(value, rank, size, keep) for value in batches()])
     seen_by_hand = [[] for _ in steps]
     for batch in batches():
         parts = [part_of(batch, rank, size, keep) for rank in range(size)]
-        total = [torch.zeros_like(each) for each in module.parameters()]
+        total = [torch.zeros_like(value) for value in module.parameters()]
         for part, seen in zip(parts, seen_by_hand, strict=True):
-            for one, gradient in zip(total, gradients_by_hand(module, part), strict=True):
-                one += gradient * part.num_examples / (BATCH - 2)
+            for mean, gradient in zip(total, gradients_by_hand(module, part), strict=True):
+                mean += gradient * part.num_examples / (BATCH - 2)
             seen += module.seen
             module.seen = []
         for parameter, gradient in zip(module.parameters(), total, strict=True):
             parameter.grad = gradient
         optimizer.step()
-    expected = {name: each.detach().numpy() for name, each in module.named_parameters()}
+    expected = {name: value.detach().numpy() for name, value in module.named_parameters()}
     for step, by_hand in zip(steps, seen_by_hand, strict=True):
         state = state_of(step)
         assert_same({name: state[name] for name in expected}, expected, rtol=1e-5, atol=1e-7)
         seen = step.model.runner.module.seen
         assert len(seen) == len(by_hand) == 4 * STEPS
-        for ours, theirs in zip(seen, by_hand, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
+        for ours, gradient in zip(seen, by_hand, strict=True):
+            torch.testing.assert_close(ours, gradient, rtol=1e-4, atol=1e-7)

@@ -192,8 +192,8 @@ def test_a_training_stores_what_a_model_keeps_and_goes_on(train, run, case, tmp_
         np.testing.assert_array_equal(second.state[name], value, err_msg=name)
 
     data = f"data={POINTS}"
-    found = run("evaluate", f"trained_model={tmp_path}/job-out", data, job="evaluation")
-    assert found.result.metrics["loss"] < whole.losses[1]
+    evaluated = run("evaluate", f"trained_model={tmp_path}/job-out", data, job="evaluation")
+    assert evaluated.result.metrics["loss"] < whole.losses[1]
 
     stored = ["layer.bias", "layer.weight", *case.stored]
     tensors, _ = read_tensors(checkpoint_files.path_of(tmp_path / "job" / "checkpoints", 8))

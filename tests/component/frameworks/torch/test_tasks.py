@@ -18,10 +18,10 @@ if LATER:
 EPOCHS = "train.epochs=3"
 
 
-def assert_same_state(ours, theirs, *, atol=1e-7):
-    assert list(ours.state) == list(theirs.state)
+def assert_same_state(ours, expected, *, atol=1e-7):
+    assert list(ours.state) == list(expected.state)
     for name, value in ours.state.items():
-        np.testing.assert_allclose(value, theirs.state[name], rtol=1e-5, atol=atol, err_msg=name)
+        np.testing.assert_allclose(value, expected.state[name], rtol=1e-5, atol=atol, err_msg=name)
 
 
 def test_it_trains_evaluates_and_predicts(run, tmp_path):
@@ -48,8 +48,8 @@ def test_a_trained_model_is_a_safetensors_file_of_the_module(run, tmp_path):
     run("train", EPOCHS)
     net = torch_tiny.Net()
     net.load_state_dict(load_file(tmp_path / "job-out" / "model.safetensors"))
-    found = run("train", "train.epochs=1", f"init_from={tmp_path}/job-out", until=1, job="more")
-    assert found.losses[1] == pytest.approx(0, abs=2)
+    continued = run("train", "train.epochs=1", f"init_from={tmp_path}/job-out", until=1, job="more")
+    assert continued.losses[1] == pytest.approx(0, abs=2)
     assert torch.isfinite(net.hidden.weight).all()
 
 

@@ -50,9 +50,9 @@ def test_assigning_changes_the_parameter_itself_and_no_earlier_value():
     layer = torch.nn.Linear(2, 1)
     variable = TorchVariable("kernel", layer.weight)
     before = variable.numpy()
-    kept = before.copy()
+    copied = before.copy()
     variable.assign(np.full((1, 2), 7, np.float32))
-    np.testing.assert_array_equal(before, kept)
+    np.testing.assert_array_equal(before, copied)
     assert layer.weight.tolist() == [[7.0, 7.0]]
     assert layer.weight.requires_grad
 
