@@ -24,8 +24,8 @@ BATCH, STEPS, EPSILON = 8, 5, 0.25
 if LATER:
 
     class Keras(steps.Keras):
-        params = None
-        tolerance = {"rtol": 1e-3, "atol": 1e-5}
+        batch_norm = False
+        tolerance = 1e-3, 1e-5
 
         def __init__(self, step):
             self.model = keras.models.clone_model(step.model.keras)
@@ -53,8 +53,8 @@ if LATER:
             return model.get_weights()
 
     class Torch(steps.Torch):
-        params = {"batch_norm": True}
-        tolerance = {"rtol": 1e-4, "atol": 1e-6}
+        batch_norm = True
+        tolerance = 1e-4, 1e-6
 
         def __init__(self, step):
             self.model = copy.deepcopy(step.model.runner.module)
@@ -77,9 +77,9 @@ if LATER:
             return list(model.state_dict().values())
 
 
-def make_step(framework, params=None, **settings):
+def make_step(framework, *, batch_norm=False, **settings):
     job = training(BATCH, adversarial=AdversarialConfig(**settings))
-    return framework.make_step(job, params=params)
+    return framework.make_step(job, params={"batch_norm": batch_norm})
 
 
 def batches(framework, first=0, last=BATCH):
@@ -97,7 +97,7 @@ def first_loss(framework, *bounds, **settings):
 @FRAMEWORKS
 def test_fgsm_trains_as_the_same_loop_by_hand(framework):
     settings = {"method": "fgsm", "epsilon": EPSILON, "ratio": 0.5}
-    step = make_step(framework, framework.params, **settings)
+    step = make_step(framework, batch_norm=framework.batch_norm, **settings)
     by_hand = framework(step)
     for batch in batches(framework):
         loss = by_hand.step(batch.features["x"], batch.labels)
@@ -106,7 +106,7 @@ def test_fgsm_trains_as_the_same_loop_by_hand(framework):
         )
     weights = (framework.weights(model) for model in (framework.model_of(step), by_hand.model))
     for ours, expected in zip(*weights, strict=True):
-        np.testing.assert_allclose(ours, expected, **framework.tolerance)
+        np.testing.assert_allclose(ours, expected, *framework.tolerance)
 
 
 @pytest.mark.parametrize(

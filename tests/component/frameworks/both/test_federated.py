@@ -1,7 +1,6 @@
 """Federated rounds in both frameworks: the server's optimizers and FedProx, held against NumPy."""
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,32 +9,23 @@ import pytest
 from edl_horovod.config.schema import FederatedConfig
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.values import Batch
-from edl_horovod.models.zoo import load_spec
 from edl_horovod.tasks.federated import Party, local_config, local_names
 from edl_horovod.tasks.local_rounds import LocalRounds
 from tests.jobs import training
 from tests.later import LATER, later
 from tests.snippets import ROOT, snippets_in
-from tests.specs import with_methods
 from tests.thread_ring import Ring
 
 if LATER:
     import keras
-    import tensorflow as tf
     import torch
 
-    from edl_horovod.frameworks.keras.framework import FRAMEWORK as KERAS
-    from edl_horovod.frameworks.torch.framework import TorchFramework
+    from tests.component.frameworks.both import steps
+    from tests.component.frameworks.both.steps import run
 
-ZOO = str(Path(__file__).parents[3] / "zoo")
+KERAS, TORCH = later("Keras"), later("Torch")
+FRAMEWORKS = pytest.mark.parametrize("framework", [KERAS, TORCH])
 BATCH, RATE, MU = 8, 0.1, 0.5
-if LATER:
-    SPEC = ({"x": tf.TensorSpec((None, 4), tf.float32)}, tf.TensorSpec((None, 1), tf.float32))
-
-
-class NoReducer:
-    def __init__(self, *arguments):
-        pass
 
 
 def yogi_of_the_page(framework):
@@ -47,17 +37,14 @@ def yogi_of_the_page(framework):
     return names["Yogi"]
 
 
-def batch_of(number, tensor):
-    random = np.random.default_rng(number)
-    x = random.normal(size=(BATCH, 4)).astype(np.float32)
-    y = np.sin(x.sum(1, keepdims=True))
-    return Batch({"x": tensor(x)}, tensor(y), BATCH, None, lambda: np.arange(BATCH))
+def batch_of(number, framework):
+    x = np.random.default_rng(number).normal(size=(BATCH, 4)).astype(np.float32)
+    return steps.batch_of(framework, {"x": x}, np.sin(x.sum(1, keepdims=True)))
 
 
 if LATER:
 
-    class Keras:
-        tensor = staticmethod(tf.constant)
+    class Keras(steps.Keras):
         adam = staticmethod(lambda model: keras.optimizers.Adam(0.1, 0.9, 0.99, epsilon=1e-3))
         adagrad = staticmethod(
             lambda model: keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.0, epsilon=1e-3)
@@ -65,19 +52,12 @@ if LATER:
         momentum = staticmethod(lambda model: keras.optimizers.SGD(1.0, momentum=0.9))
         yogi = staticmethod(lambda model: yogi_of_the_page(keras)())
 
-        @staticmethod
-        def sgd(model):
-            return keras.optimizers.SGD(RATE)
+        @classmethod
+        def make_step(cls, job, **settings):
+            settings.setdefault("create_optimizer", lambda: keras.optimizers.SGD(RATE))
+            return super().make_step(job, **settings)
 
-        @staticmethod
-        def make_step(job, params=None, **methods):
-            KERAS.begin(slot=0, seed=4)
-            loaded = load_spec(ZOO, "curve", params=params or {}, plain_models=KERAS.plain_models)
-            methods.setdefault("create_optimizer", lambda: keras.optimizers.SGD(RATE))
-            return KERAS.step(with_methods(loaded, **methods), SPEC, job)
-
-    class Torch:
-        tensor = staticmethod(torch.from_numpy)
+    class Torch(steps.Torch):
         adam = staticmethod(
             lambda model: torch.optim.Adam(model.parameters(), 0.1, (0.9, 0.99), eps=1e-3)
         )
@@ -87,16 +67,12 @@ if LATER:
         )
         yogi = staticmethod(lambda model: yogi_of_the_page(torch)(model.parameters()))
 
-        @staticmethod
-        def make_step(job, params=None, **methods):
-            framework = TorchFramework(None, None, NoReducer)
-            framework.begin(slot=0, seed=4)
-            loaded = load_spec(
-                ZOO, "torch_curve", params=params or {}, plain_models=framework.plain_models
+        @classmethod
+        def make_step(cls, job, **settings):
+            settings.setdefault(
+                "create_optimizer", lambda model: torch.optim.SGD(model.parameters(), RATE)
             )
-            sgd = {"create_optimizer": lambda model: torch.optim.SGD(model.parameters(), RATE)}
-            example = batch_of(0, torch.from_numpy)
-            return framework.step(with_methods(loaded, **(sgd | methods)), example, job)
+            return super().make_step(job, **settings)
 
 
 def adam(history, *, corrects_eps):
@@ -138,10 +114,15 @@ def yogi(history, *, corrects_eps):
 
 
 def values_of(step):
-    return {name: np.array(step.variables[name].numpy()) for name in step.trained}
+    return steps.values_of({name: step.variables[name] for name in step.trained})
 
 
-@pytest.mark.parametrize("framework", [later("Keras"), later("Torch")])
+def assign(variables, values):
+    for name, value in values.items():
+        variables[name].assign(value)
+
+
+@FRAMEWORKS
 @pytest.mark.parametrize("rule", [adam, adagrad, momentum, yogi], ids=lambda rule: rule.__name__)
 def test_an_outer_optimizer_is_that_of_the_paper(framework, rule):
     job = training(BATCH, federated=FederatedConfig(rounds=2))
@@ -163,7 +144,7 @@ def test_an_outer_optimizer_is_that_of_the_paper(framework, rule):
             np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("framework", [later("Keras"), later("Torch")])
+@FRAMEWORKS
 def test_without_one_the_mean_change_is_added(framework):
     step = framework.make_step(training(BATCH, federated=FederatedConfig(rounds=2)))
     start, outer = values_of(step), step.outer_optimizer(1.0, 0.0)
@@ -173,7 +154,7 @@ def test_without_one_the_mean_change_is_added(framework):
         np.testing.assert_allclose(value, start[name] + 0.25, rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("framework", [later("Keras"), later("Torch")])
+@FRAMEWORKS
 def test_fedprox_pulls_each_local_step_towards_the_rounds_begin(framework):
     plain = framework.make_step(training(BATCH, federated=FederatedConfig(rounds=2)))
     rounds = FederatedConfig(rounds=2, proximal_mu=MU)
@@ -184,19 +165,14 @@ def test_fedprox_pulls_each_local_step_towards_the_rounds_begin(framework):
         for name, other in zip(step.trained, plain.trained, strict=True)
     }
 
-    def run(trained, number):
-        batch = batch_of(number, framework.tensor)
-        return trained.step(batch, wants_change=False, is_alone=True, salt=0)
-
     for first in (0, 3):
         start = values_of(step)
         step.begin_round()
         for number in range(first, first + 3):
             before = values_of(step)
-            for name, value in before.items():
-                plain_variables[name].assign(value)
-            run(plain, number)
-            run(step, number)
+            assign(plain_variables, before)
+            for trained in (plain, step):
+                run(trained, batch_of(number, framework))
             for name, value in values_of(step).items():
                 pull = RATE * MU * (before[name] - start[name])
                 expected = plain_variables[name].numpy() - pull
@@ -208,19 +184,15 @@ class Examples:
 
     batches = SimpleNamespace(lanes=range(1))
 
-    def __init__(self, number, tensor):
-        self._number, self._tensor = number, tensor
+    def __init__(self, number, framework):
+        self._number, self._framework = number, framework
 
     def steps_of(self, lane):
-        return (batch_of(3 * self._number + place, self._tensor) for place in range(3))
+        return (batch_of(3 * self._number + place, self._framework) for place in range(3))
 
 
-KERAS, TORCH = later("Keras"), later("Torch")
 OPTIMIZERS = {
-    "Adam": (
-        KERAS,
-        lambda: keras.optimizers.Adam(0.05),
-    ),
+    "Adam": (KERAS, lambda: keras.optimizers.Adam(0.05)),
     "Nadam": (KERAS, lambda: keras.optimizers.Nadam(0.05)),
     "Adam of PyTorch": (TORCH, lambda model: torch.optim.Adam(model.parameters(), 0.05)),
     "NAdam of PyTorch": (TORCH, lambda model: torch.optim.NAdam(model.parameters(), 0.05)),
@@ -238,9 +210,8 @@ def alone(step):
     return LocalRounds(step, None, local_config(job.federated), "none", Party(job))
 
 
-def run_round(rounds, number, tensor):
-    batch = Batch(Examples(number, tensor), None, 3 * BATCH)
-    return rounds.step(batch, wants_change=False, is_alone=True, salt=0)
+def run_round(rounds, number, framework, *, is_alone=True):
+    return run(rounds, Batch(Examples(number, framework), None, 3 * BATCH), is_alone=is_alone)
 
 
 @pytest.mark.parametrize(("framework", "optimizer"), OPTIMIZERS.values(), ids=list(OPTIMIZERS))
@@ -248,32 +219,14 @@ def test_each_round_begins_with_the_state_of_a_new_optimizer(framework, optimize
     """Also with its number of steps, by which Adam corrects the bias of its moments."""
     job = training(BATCH, federated=FederatedConfig(rounds=3))
     going_on, new = (alone(framework.make_step(job, create_optimizer=optimizer)) for _ in range(2))
-    run_round(going_on, 0, framework.tensor)
+    run_round(going_on, 0, framework)
     pairs = list(zip(going_on.model_variables.values(), new.model_variables.values(), strict=True))
     for old_value, new_value in pairs:
         new_value.assign(np.array(old_value.numpy()))
-    run_round(going_on, 1, framework.tensor)
-    run_round(new, 1, framework.tensor)
+    run_round(going_on, 1, framework)
+    run_round(new, 1, framework)
     for old_value, new_value in pairs:
         np.testing.assert_allclose(old_value.numpy(), new_value.numpy(), rtol=1e-5, atol=1e-6)
-
-
-def test_a_schedule_of_keras_goes_on_over_all_rounds():
-    job = training(BATCH, federated=FederatedConfig(rounds=3))
-    schedule = keras.optimizers.schedules.ExponentialDecay(RATE, 1, 0.5)
-    step = Keras.make_step(job, create_optimizer=lambda: keras.optimizers.SGD(schedule))
-    rounds = alone(step)
-    for number in range(2):
-        run_round(rounds, number, Keras.tensor)
-    assert int(step.optimizer.iterations) == 2 * 3
-
-
-def test_a_schedule_whose_optimizer_needs_a_number_of_steps_of_its_own_is_refused():
-    job = training(BATCH, federated=FederatedConfig(rounds=3))
-    schedule = keras.optimizers.schedules.ExponentialDecay(RATE, 1, 0.5)
-    step = Keras.make_step(job, create_optimizer=lambda: keras.optimizers.Adam(schedule))
-    with pytest.raises(UserCodeError, match="Adam with ExponentialDecay"):
-        alone(step)
 
 
 if LATER:
@@ -287,28 +240,45 @@ if LATER:
             for copy, variable in zip(self.copies, variables, strict=True):
                 copy.assign(variable)
 
+    SCHEDULE = keras.optimizers.schedules.ExponentialDecay(RATE, 1, 0.5)
+
 
 @pytest.mark.parametrize(
-    "create_optimizer",
-    [lambda: keras.optimizers.Adam(RATE, use_ema=True), lambda: KeepsWeights(RATE)],
-    ids=["mean", "copy"],
+    ("create_optimizer", "message"),
+    [
+        # It needs a number of steps of its own.
+        (lambda: keras.optimizers.Adam(SCHEDULE), "Adam .*ExponentialDecay"),
+        # Their state has weights.
+        (lambda: keras.optimizers.Adam(RATE, use_ema=True), "use_ema"),
+        (lambda: KeepsWeights(RATE), "use_ema"),
+    ],
+    ids=["schedule", "mean", "copy"],
 )
-def test_an_optimizer_whose_state_has_weights_is_refused(create_optimizer):
+def test_an_optimizer_that_cannot_begin_anew_is_refused(create_optimizer, message):
     job = training(BATCH, federated=FederatedConfig(rounds=3))
     step = Keras.make_step(job, create_optimizer=create_optimizer)
-    with pytest.raises(UserCodeError, match="use_ema"):
+    with pytest.raises(UserCodeError, match=message):
         alone(step)
 
 
+def test_a_schedule_of_keras_goes_on_over_all_rounds():
+    job = training(BATCH, federated=FederatedConfig(rounds=3))
+    step = Keras.make_step(job, create_optimizer=lambda: keras.optimizers.SGD(SCHEDULE))
+    rounds = alone(step)
+    for number in range(2):
+        run_round(rounds, number, Keras)
+    assert int(step.optimizer.iterations) == 2 * 3
+
+
 @pytest.mark.parametrize("outer", ["", "adam"])
-@pytest.mark.parametrize("framework", [later("Keras"), later("Torch")])
+@FRAMEWORKS
 def test_local_variables_stay_at_their_party(framework, outer):
     """FedBN: statistics and weights of the normalisation are the party's own."""
     methods = {"create_outer_optimizer": getattr(framework, outer)} if outer else {}
     jobs = [training(BATCH, federated=FederatedConfig(rounds=3, party=name)) for name in ("a", "b")]
-    steps = [framework.make_step(job, params={"batch_norm": True}, **methods) for job in jobs]
+    party_steps = [framework.make_step(job, params={"batch_norm": True}, **methods) for job in jobs]
     ring, parties, local = Ring(2), [], []
-    for at, (step, job) in enumerate(zip(steps, jobs, strict=True)):
+    for at, (step, job) in enumerate(zip(party_steps, jobs, strict=True)):
         names = local_names(["*norm*"], step.model_variables, step.trained)
         assert len(names) >= 4
         party = LocalRounds(
@@ -324,16 +294,15 @@ def test_local_variables_stay_at_their_party(framework, outer):
             0.5 + np.zeros(party.model_variables[names[0]].shape, "f4")
         )
 
-    def run(at, number):
-        batch = Batch(Examples(2 * number + at, framework.tensor), None, 3 * BATCH)
-        return parties[at].step(batch, wants_change=False, is_alone=False, salt=0)
+    def run_party(at, number):
+        return run_round(parties[at], 2 * number + at, framework, is_alone=False)
 
     def values(at, names):
         return [np.array(parties[at].model_variables[name].numpy()) for name in names]
 
     for number in range(3):
         with ThreadPoolExecutor(2) as pool:
-            sums = list(pool.map(run, range(2), [number] * 2))
+            sums = list(pool.map(run_party, range(2), [number] * 2))
         assert [s.num_examples for s in sums] == [2 * 3 * BATCH] * 2
         shared = [list(party.variables.values()) for party in parties]
         for ours, other in zip(*shared, strict=True):

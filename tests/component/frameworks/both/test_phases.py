@@ -62,7 +62,7 @@ if LATER:
         )
         mean, softplus = staticmethod(tf.reduce_mean), staticmethod(tf.nn.softplus)
         take_examples = staticmethod(functional.take_examples)
-        tolerance = {"rtol": 1e-4, "atol": 1e-6}
+        tolerance = 1e-4, 1e-6
 
         def __init__(self, step):
             self.model = self.load("gan").spec.create_model()
@@ -100,7 +100,7 @@ if LATER:
         )
         mean, softplus = staticmethod(torch.mean), staticmethod(torch.nn.functional.softplus)
         take_examples = staticmethod(structures.take_examples)
-        tolerance = {"rtol": 1e-5, "atol": 1e-6}
+        tolerance = 1e-5, 1e-6
 
         def __init__(self, step):
             self.model = copy.deepcopy(step.model.runner.module).train()
@@ -187,7 +187,7 @@ def test_phases_train_as_the_same_loop_by_hand(framework, is_alone):
     for ours, expected in zip(
         framework.weights(model), framework.weights(by_hand.model), strict=True
     ):
-        np.testing.assert_allclose(ours, expected, **framework.tolerance)
+        np.testing.assert_allclose(ours, expected, *framework.tolerance)
     assert framework is Keras or all(parameter.requires_grad for parameter in model.parameters())
 
 

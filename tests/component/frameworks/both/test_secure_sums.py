@@ -8,43 +8,20 @@ import pytest
 
 from edl_horovod.config.schema import FederatedConfig
 from edl_horovod.frameworks.values import Batch
-from edl_horovod.models.zoo import load_spec
 from edl_horovod.tasks.federated import Party, local_config
 from edl_horovod.tasks.local_rounds import LocalRounds
 from tests.jobs import training
-from tests.later import LATER
+from tests.later import LATER, later
 from tests.thread_ring import Ring
 
 if LATER:
-    import tensorflow as tf
-    import torch
-
-    from edl_horovod.frameworks.keras.framework import FRAMEWORK as KERAS
-    from edl_horovod.frameworks.torch.framework import TorchFramework
-    from tests.component.frameworks.both.test_federated import (
-        BATCH,
-        SPEC,
-        ZOO,
-        NoReducer,
-        batch_of,
-    )
+    from tests.component.frameworks.both import steps
+    from tests.component.frameworks.both.steps import run, values_of
+    from tests.component.frameworks.both.test_federated import BATCH, batch_of
 
 PARTIES, ROUNDS, STEPS, RANGE = 3, 3, 2, 32.0
 PARAMS = {"batch_norm": True}
 """So that the model has variables that no optimizer changes; PyTorch's count batches as well."""
-
-
-def keras_step(job):
-    KERAS.begin(slot=0, seed=4)
-    loaded = load_spec(ZOO, "curve", params=PARAMS, plain_models=KERAS.plain_models)
-    return KERAS.step(loaded, SPEC, job), tf.constant
-
-
-def torch_step(job):
-    framework = TorchFramework(None, None, NoReducer)
-    framework.begin(slot=0, seed=4)
-    loaded = load_spec(ZOO, "torch_curve", params=PARAMS, plain_models=framework.plain_models)
-    return framework.step(loaded, batch_of(0, torch.from_numpy), job), torch.from_numpy
 
 
 @dataclass(frozen=True)
@@ -52,51 +29,48 @@ class Round:
     """The examples of a party's round."""
 
     first: int
-    tensor: object
+    framework: type
     batches: "OneLane"
 
     def steps_of(self, lane):
         for number in range(STEPS):
-            yield batch_of(self.first + number, self.tensor)
+            yield batch_of(self.first + number, self.framework)
 
 
 class OneLane:
     lanes = range(1)
 
 
-def train(make_step, folder, *, secure_sums):
+def train(framework, folder, *, secure_sums):
     """Train parties; returns the results of the rounds, and the variables of each party."""
     ring, parties = Ring(PARTIES), []
     for at in range(PARTIES):
         (folder / str(at)).mkdir(parents=True)
         config = FederatedConfig(rounds=ROUNDS, party=f"p{at}", secure_sums=secure_sums)
         job = training(BATCH, job_dir=str(folder / str(at)), federated=config)
-        step, tensor = make_step(job)
+        step = framework.make_step(job, params=PARAMS)
         rounds = LocalRounds(step, ring.of(at), local_config(config), "none", Party(job))
-        parties.append((at, rounds, tensor))
+        parties.append((at, rounds))
 
-    def run(party):
-        at, rounds, tensor = party
+    def run_party(party):
+        at, rounds = party
         results = []
         for number in range(ROUNDS):
             first = 100 * at + STEPS * number
-            batch = Batch(Round(first, tensor, OneLane()), None, 0)
-            results.append(rounds.step(batch, wants_change=False, is_alone=False, salt=0))
+            batch = Batch(Round(first, framework, OneLane()), None, 0)
+            results.append(run(rounds, batch, is_alone=False))
         return results
 
     with ThreadPoolExecutor(PARTIES) as pool:
-        results = list(pool.map(run, parties))
-    return results, [
-        [np.array(part.numpy()) for part in rounds.model_variables.values()]
-        for _, rounds, _ in parties
-    ]
+        results = list(pool.map(run_party, parties))
+    return results, [list(values_of(rounds.model_variables).values()) for _, rounds in parties]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("make_step", [keras_step, torch_step])
-def test_a_model_trains_by_secure_sums_as_by_plain_ones(make_step, tmp_path):
-    results, variables = train(make_step, tmp_path / "plain", secure_sums=False)
-    secure_results, secure_variables = train(make_step, tmp_path / "secure", secure_sums=True)
+@pytest.mark.parametrize("framework", [later("steps.Keras"), later("steps.Torch")])
+def test_a_model_trains_by_secure_sums_as_by_plain_ones(framework, tmp_path):
+    results, variables = train(framework, tmp_path / "plain", secure_sums=False)
+    secure_results, secure_variables = train(framework, tmp_path / "secure", secure_sums=True)
     for plain, secure in zip(results[0], secure_results[0], strict=True):
         assert secure.num_examples == plain.num_examples == PARTIES * STEPS * BATCH
         assert secure.loss == pytest.approx(plain.loss, rel=1e-4)
@@ -109,4 +83,4 @@ def test_a_model_trains_by_secure_sums_as_by_plain_ones(make_step, tmp_path):
             np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-4)
             np.testing.assert_array_equal(value, first)
     assert "f" in kinds
-    assert ("i" in kinds) == (make_step is torch_step)
+    assert ("i" in kinds) == (framework is steps.Torch)

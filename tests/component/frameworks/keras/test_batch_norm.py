@@ -73,7 +73,7 @@ def test_layers_and_their_files_stay_what_they_are(tmp_path):
 
 def test_parts_of_a_step_are_refused():
     loaded = loaded_as(lambda: model_of(keras.layers.BatchNormalization(synchronized=True)))
-    with pytest.raises(UserCodeError, match=r"train\.accumulate_steps=1"):
+    with pytest.raises(UserCodeError, match="accumulate_steps=1"):
         by_us(loaded, data=positions(), options=StepOptions(num_parts=2))
 
 
@@ -99,5 +99,5 @@ if LATER:
 
 
 def test_a_layer_in_a_loop_is_refused():
-    with pytest.raises(UserCodeError, match=r"batch_normalization.* loop.*train\.batch_norm"):
+    with pytest.raises(UserCodeError, match=r"normalization.*loop"):
         by_us(loaded_as(lambda: model_of(InALoop())), data=positions())

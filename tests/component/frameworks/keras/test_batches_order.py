@@ -206,7 +206,7 @@ def test_what_cannot_be_read_is_not_told_at_a_step_that_has_no_records(opened, p
     stream.restart(lanes, step, step + 2)
     assert stream.next_batch() is None
     assert stream.record_ids.tolist() == []
-    with pytest.raises(DataError, match=r"chunk \d+ at byte \d+ is damaged"):
+    with pytest.raises(DataError, match=r"chunk \d+ .*damaged"):
         stream.next_batch()
 
 
@@ -214,5 +214,5 @@ def test_a_record_that_cannot_be_read_is_named(opened, path):
     stream, plan = opened
     damage(path)
     stream.restart(range(LANES), 0, plan.steps_per_epoch)
-    with pytest.raises(DataError, match=r"a\.recordio: chunk \d+ at byte \d+ is damaged"):
+    with pytest.raises(DataError, match=r"a\.recordio: chunk \d+ "):
         _ = [stream.next_batch() for _ in range(plan.steps_per_epoch)]

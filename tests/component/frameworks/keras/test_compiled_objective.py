@@ -71,7 +71,7 @@ def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(kind):
 
 def test_a_loss_of_the_whole_batch_is_that_of_fit_on_one_rank_and_warned_of(caplog):
     step, _ = by_us(loaded_with("own.OwnSpec", kind="contrasting"))
-    assert "the training depends on the number of ranks" in caplog.text
+    assert "depends on" in caplog.text
     loaded_with("own")
     model = own.contrasting()
     by_fit(model)
@@ -85,8 +85,7 @@ def test_what_keras_warns_of_when_the_loss_is_traced_is_told(caplog):
     loaded = loaded_with("own.OwnSpec", kind="compiled")
     loaded = with_methods(loaded, create_loss=create_loss)
     by_us(loaded)
-    assert "create_loss of" in caplog.text
-    assert "binary_crossentropy" in caplog.text
+    assert all(name in caplog.text for name in ("create_loss", "binary_crossentropy"))
 
 
 def test_how_fit_was_to_execute_makes_no_difference():
@@ -155,13 +154,13 @@ def test_a_sum_in_a_spec_is_refused(kind, create_loss):
     loaded.spec.create_loss = lambda outputs, labels: create_loss(outputs, labels)
     if kind == "a loss of Keras":
         loaded.spec.create_loss = lambda outputs, labels: ops.sum(create_loss(labels, outputs))
-    with pytest.raises(UserCodeError, match=r"mean over a batch"):
+    with pytest.raises(UserCodeError, match=r"ops\.mean"):
         by_us(loaded, data=data)
     batch = Batch(*map(tf.constant, data), BATCH)
     step = KerasStep(loaded, specs_of(data), learning_rate=None)
-    with pytest.raises(UserCodeError, match="mean over a batch"):
+    with pytest.raises(UserCodeError, match=r"ops\.mean"):
         step.rehearse(batch)
-    with pytest.raises(UserCodeError, match="mean over a batch"):
+    with pytest.raises(UserCodeError, match=r"ops\.mean"):
         step.model.evaluation(specs_of(data)).sums(batch)
 
 
@@ -169,7 +168,7 @@ def test_a_sum_in_a_spec_is_refused(kind, create_loss):
 def test_a_part_that_is_a_sum_is_refused_of_a_model(kind):
     features, labels = examples(num_steps=1)
     data = features, (labels, labels**2) if kind == "partly_summed" else labels
-    with pytest.raises(UserCodeError, match="mean over a batch"):
+    with pytest.raises(UserCodeError, match=r"ops\.mean"):
         by_us(loaded_with("own.OwnSpec", kind=kind), data=data)
 
 
@@ -187,14 +186,14 @@ def test_a_test_step_is_refused_in_evaluations():
     step = KerasStep(loaded_with("own.SpokenFor", kind="doubling"), SPEC, learning_rate=None)
     step.model.keras = own.own_step()
     step.model._loaded = loaded
-    with pytest.raises(UserCodeError, match=r"overrides test_step.*compute_metrics"):
+    with pytest.raises(UserCodeError, match="test_step"):
         step.model.evaluation(SPEC)
 
 
 def test_what_the_spec_says_itself_counts_and_what_was_compiled_is_named(caplog):
     step, _ = by_us(loaded_with("own.SpokenFor", kind="own_metrics"))
     assert type(step.optimizer) is keras.optimizers.SGD
-    assert "the spec has create_loss, create_optimizer" in caplog.text
+    assert all(name in caplog.text for name in ("create_loss", "create_optimizer"))
     loaded_with("own")
     model = own.own_metrics()
     model.compile(keras.optimizers.SGD(0.1), lambda y, y_pred: tf.abs(y - y_pred))
@@ -241,7 +240,7 @@ def test_a_weight_that_depends_on_the_outputs_is_refused():
         return tf.reduce_sum(outputs), 1.0 + tf.reduce_sum(tf.square(outputs))
 
     loaded = with_methods(loaded, create_loss=create_loss)
-    with pytest.raises(UserCodeError, match=r"depends on the model's outputs"):
+    with pytest.raises(UserCodeError, match=r"depends .*outputs"):
         KerasStep(loaded, specs_of(taggers.data("pair", 8)), learning_rate=None)
 
 

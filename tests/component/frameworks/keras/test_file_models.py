@@ -77,11 +77,11 @@ def test_examples_of_the_users_own_stay():
 
 
 def test_records_without_columns_of_numbers_are_told():
-    with pytest.raises(UserCodeError, match=r"not columns of numbers.*record: string.*input_fn"):
+    with pytest.raises(UserCodeError, match="record: string"):
         examples_of(tf.data.Dataset.from_tensors(b"r"), Mode.TRAINING, label="digits")
     with pytest.raises(UserCodeError, match=r"text: string"):
         of(text=[b"a"], y=[1])
-    with pytest.raises(UserCodeError, match=r"one column called y, label or target.*a, b"):
+    with pytest.raises(UserCodeError, match=r"target.*a, b"):
         of(a=X, b=Y)
 
 

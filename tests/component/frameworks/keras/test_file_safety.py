@@ -74,11 +74,11 @@ def nested(inner_layer, how):
 @pytest.mark.parametrize("how", ["plain", "TimeDistributed", "Bidirectional", "model", "graph"])
 def test_a_lambda_layer_is_refused_wherever_it_is(marker, tmp_path, how):
     path = write_h5(tmp_path / "model.h5", nested(lambda_of_keras_2(), how), WEIGHTS)
-    with pytest.raises(UserCodeError, match=r"Lambda layer 'scale' of model.h5.*trust=model"):
+    with pytest.raises(UserCodeError, match=r"'scale' .*model\.h5"):
         made(file_model(path))
     architecture = tmp_path / "model.json"
     architecture.write_text(json.dumps(nested(lambda_of_keras_2(), how)))
-    with pytest.raises(UserCodeError, match=r"Lambda layer 'scale' of model.json"):
+    with pytest.raises(UserCodeError, match=r"'scale' .*\.json"):
         made(file_model(architecture=architecture))
 
 
@@ -149,11 +149,11 @@ def test_a_function_as_bytes_in_an_activation_or_a_loss_is_refused(marker, tmp_p
     sly = {"class_name": "__lambda__", "config": {"code": code(), "defaults": None}}
     activation = layer("Activation", "act", activation=sly)
     path = write_h5(tmp_path / "model.h5", sequential(FIRST, activation), WEIGHTS)
-    with pytest.raises(UserCodeError, match="function as bytes in layer 'act'"):
+    with pytest.raises(UserCodeError, match=r"bytes .*'act'"):
         made(file_model(path))
     compiled = {**COMPILED, "loss": sly}
     path = write_h5(tmp_path / "model.h5", sequential(FIRST), WEIGHTS, compiled=compiled)
-    with pytest.raises(UserCodeError, match="function as bytes"):
+    with pytest.raises(UserCodeError, match="as bytes"):
         made(file_model(path))
 
 
@@ -182,7 +182,7 @@ PLAIN = today("keras", "Sequential", layers=[])
 )
 def test_an_archive_with_other_members_is_refused(marker, tmp_path, name):
     path = archive(tmp_path / "model.keras", PLAIN, **{name: "x"})
-    with pytest.raises(UserCodeError, match="a member that Keras does not write"):
+    with pytest.raises(UserCodeError, match="a member"):
         made(file_model(path))
 
 

@@ -149,22 +149,18 @@ def test_todays_weights_that_do_not_fit_are_refused(tmp_path, sizes):
     other = keras.Sequential([keras.Input((4,)), *(keras.layers.Dense(n) for n in sizes)])
     other.save_weights(tmp_path / "model.weights.h5")
     weights = tmp_path / "model.weights.h5"
-    with pytest.raises(UserCodeError, match=r"weights of .*model.weights.h5"):
+    with pytest.raises(UserCodeError, match=r"model\.weights"):
         made(from_parts(architecture(tmp_path), weights))
 
 
-def no_file(tmp_path):
-    return {"definition": tmp_path / "none.h5"}
+def write_text(path, text):
+    path.write_text(text)
+    return path
 
 
 def folder_as_h5(tmp_path):
     (tmp_path / "folder.h5").mkdir()
     return {"definition": tmp_path / "folder.h5"}
-
-
-def text_as_h5(tmp_path):
-    (tmp_path / "text.h5").write_text("some text")
-    return {"definition": tmp_path / "text.h5"}
 
 
 def half_a_file(tmp_path):
@@ -173,42 +169,14 @@ def half_a_file(tmp_path):
     return {"definition": whole}
 
 
-def text_as_archive(tmp_path):
-    (tmp_path / "text.keras").write_text("some text")
-    return {"definition": tmp_path / "text.keras"}
-
-
 def empty_archive(tmp_path):
     with zipfile.ZipFile(tmp_path / "empty.keras", "w"):
         pass
     return {"definition": tmp_path / "empty.keras"}
 
 
-def weights_as_definition(tmp_path):
-    return {"definition": write_weights(tmp_path / "weights.h5", WEIGHTS)}
-
-
-def both(tmp_path):
-    path = write_h5(tmp_path / "whole.h5", DENSE, WEIGHTS)
-    return {"definition": path, "architecture": architecture(tmp_path)}
-
-
-def definition_and_weights(tmp_path):
-    path = write_h5(tmp_path / "whole.h5", DENSE, WEIGHTS)
-    return {"definition": path, "weights": path}
-
-
-def neither(tmp_path):
-    return {}
-
-
-def other_ending(tmp_path):
-    (tmp_path / "model.onnx").write_text("")
-    return {"definition": tmp_path / "model.onnx"}
-
-
-def keras_1(tmp_path):
-    return {"definition": write_h5(tmp_path / "old.h5", DENSE, WEIGHTS, version="1.2.2")}
+def whole_and(tmp_path, **files):
+    return {"definition": write_h5(tmp_path / "whole.h5", DENSE, WEIGHTS), **files}
 
 
 def keras_1_architecture(tmp_path):
@@ -228,29 +196,17 @@ def hdf5_of_others(tmp_path):
     return {"architecture": architecture(tmp_path), "weights": weights}
 
 
-def json_of_others(tmp_path):
-    (tmp_path / "model.json").write_text('{"layers": []}')
-    return {"architecture": tmp_path / "model.json"}
-
-
 def unknown_layer_of_today(tmp_path):
     config = json.loads(todays().to_json())
     config["config"]["layers"][1]["class_name"] = "Densse"
-    (tmp_path / "model.json").write_text(json.dumps(config))
-    return {"architecture": tmp_path / "model.json"}
+    return {"architecture": write_text(tmp_path / "model.json", json.dumps(config))}
 
 
-def frozen(tmp_path):
-    first = dense("dense_1", 3, batch_input_shape=[None, 4])
-    first["config"]["trainable"] = False
+def one_layer(tmp_path, *, trainable=True, **settings):
+    first = dense("dense_1", 3, **settings)
+    first["config"]["trainable"] = trainable
     weights = {"dense_1": WEIGHTS["dense_1"]}
-    return {"definition": write_h5(tmp_path / "frozen.h5", sequential(first), weights)}
-
-
-def no_shape(tmp_path):
-    config = sequential(dense("dense_1", 3))
-    weights = {"dense_1": WEIGHTS["dense_1"]}
-    return {"definition": write_h5(tmp_path / "model.h5", config, weights)}
+    return {"definition": write_h5(tmp_path / "model.h5", sequential(first), weights)}
 
 
 def own_class(tmp_path):
@@ -261,25 +217,48 @@ def own_class(tmp_path):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (no_file, r"none.h5"),
+        (lambda folder: {"definition": folder / "none.h5"}, r"none.h5"),
         (folder_as_h5, r"folder.h5.*saved_model.pb"),
-        (text_as_h5, r"text.h5.*b'some text'"),
+        (
+            lambda folder: {"definition": write_text(folder / "text.h5", "some text")},
+            r"text.h5.*b'some text'",
+        ),
         (half_a_file, r"half.h5"),
-        (text_as_archive, r"text.keras"),
+        (
+            lambda folder: {"definition": write_text(folder / "text.keras", "some text")},
+            r"text.keras",
+        ),
         (empty_archive, r"empty.keras.*config.json"),
-        (weights_as_definition, r"model_weights.*model_architecture"),
-        (both, r"definition=.*architecture="),
-        (definition_and_weights, r"definition=.*weights="),
-        (neither, r"has no files.*model_definition"),
-        (other_ending, r"model_definition="),
-        (keras_1, r"old.h5.*keras_version='1.2.2'"),
+        (
+            lambda folder: {"definition": write_weights(folder / "weights.h5", WEIGHTS)},
+            r"model_weights.*model_architecture",
+        ),
+        (
+            lambda folder: whole_and(folder, architecture=architecture(folder)),
+            r"definition=.*architecture=",
+        ),
+        (lambda folder: whole_and(folder, weights=folder / "whole.h5"), r"definition=.*weights="),
+        (lambda folder: {}, r"no files.*model_definition"),
+        (lambda folder: {"definition": write_text(folder / "m.onnx", "")}, r"model_definition="),
+        (
+            lambda folder: {
+                "definition": write_h5(folder / "old.h5", DENSE, WEIGHTS, version="1.2.2")
+            },
+            r"old.h5.*keras_version='1.2.2'",
+        ),
         (keras_1_architecture, r"model.json.*Keras 1"),
         (weights_of_theano, r"backend='theano'"),
         (hdf5_of_others, r"save_weights"),
-        (json_of_others, r"does not describe a Keras model"),
-        (unknown_layer_of_today, r"Densse.*'dense.*Did you mean 'Dense'"),
-        (frozen, r"2 weights, none of them trainable"),
-        (no_shape, r"Received: the model"),
+        (
+            lambda folder: {"architecture": write_text(folder / "m.json", '{"layers": []}')},
+            r"m\.json.*describe",
+        ),
+        (unknown_layer_of_today, r"Densse.*'dense.*'Dense'"),
+        (
+            lambda folder: one_layer(folder, trainable=False, batch_input_shape=[None, 4]),
+            r"2 weights.*trainable",
+        ),
+        (one_layer, r"Received: the model"),
         (own_class, r"class_name=.*custom_objects"),
     ],
 )

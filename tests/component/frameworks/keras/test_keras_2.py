@@ -227,5 +227,5 @@ def test_a_layer_of_another_keras_is_refused():
             super().__init__()
             self.dense = private.Dense(1)
 
-    with pytest.raises(UserCodeError, match=r"dense of Mine: tensorflow\.python\.keras"):
+    with pytest.raises(UserCodeError, match=r"dense .*Mine"):
         keras_2.require_keras_3(Mine(), "mine")

@@ -100,17 +100,17 @@ if LATER:
 
 @pytest.mark.parametrize("kind", [later("Largest"), later("BatchMean"), later("FromOne")])
 def test_what_does_not_add_up_is_refused(kind):
-    with pytest.raises(UserCodeError, match=rf"m of mine\.py .*{kind.__name__}"):
+    with pytest.raises(UserCodeError, match=rf"mine\.py .*{kind.__name__}"):
         require_sums(measured(kind(), BINARY))
 
 
 def test_a_metric_with_several_values_is_refused():
-    with pytest.raises(UserCodeError, match=r"one number. Received: F1Score .*\(3,\).*macro"):
+    with pytest.raises(UserCodeError, match=r"F1Score .*\(3,\)"):
         require_sums(measured(keras.metrics.F1Score(), ONE_HOT))
 
 
 def test_a_metric_that_does_not_fit_the_examples_says_their_shapes():
-    with pytest.raises(UserCodeError, match=r"m of mine\.py cannot be computed.*\(41, 2\)"):
+    with pytest.raises(UserCodeError, match=r"mine\.py .*\(41, 2\)"):
         require_sums(measured(keras.metrics.MeanIoU(num_classes=2), (BINARY[0], REAL[0])))
 
 
@@ -148,5 +148,5 @@ def test_a_metric_that_is_no_mean_over_the_examples_is_told(caplog, metric, is_t
 
 
 def test_values_of_other_things_than_examples_are_refused():
-    with pytest.raises(UserCodeError, match=r"m of create_metrics .*Received: shape \(3,\)"):
+    with pytest.raises(UserCodeError, match=r"create_metrics .*\(3,\)"):
         trained_with(lambda outputs, labels: tf.reduce_mean(outputs) * tf.ones(3))

@@ -166,15 +166,15 @@ def gru_outputs(x, kernel, recurrent, bias, gate, *, reset_after):
     return h
 
 
+OUTPUT = dict.fromkeys(("return_sequences", "return_state", "go_backwards", "stateful"), False)
+
+
 def recurrent(kind, name, units, **settings):
     return layer(
         kind,
         name,
         units=units,
-        return_sequences=False,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
+        **OUTPUT,
         unroll=False,
         implementation=1,
         dropout=0.0,
@@ -183,19 +183,6 @@ def recurrent(kind, name, units, **settings):
         recurrent_activation="hard_sigmoid",
         use_bias=True,
         **settings,
-    )
-
-
-def cudnn(kind, name, units):
-    return layer(
-        kind,
-        name,
-        units=units,
-        return_sequences=False,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        batch_input_shape=[None, 6, 3],
     )
 
 
@@ -228,30 +215,22 @@ def of_cudnn(kernels, num_gates):
     return np.concatenate([gate.T.reshape(gate.shape) for gate in gates], axis=1)
 
 
-def test_the_layers_of_cudnn_become_others(tmp_path):
-    x = features(2, 6, 3)
-    gates = arrays(5, kernel=(3, 16), recurrent_kernel=(4, 16), biases=(2, 16))
+@pytest.mark.parametrize(("kind", "num_gates"), [("LSTM", 4), ("GRU", 3)])
+def test_the_layers_of_cudnn_become_others(tmp_path, kind, num_gates):
+    x, width = features(2, 6, 3), 4 * num_gates
+    gates = arrays(5, kernel=(3, width), recurrent_kernel=(4, width), biases=(2, width))
     kernel, inner, biases = gates.values()
     stored = {
-        "kernel": of_cudnn(kernel, 4),
-        "recurrent_kernel": of_cudnn(inner, 4),
+        "kernel": of_cudnn(kernel, num_gates),
+        "recurrent_kernel": of_cudnn(inner, num_gates),
         "bias": biases.reshape(-1),
     }
-    config = sequential(cudnn("CuDNNLSTM", "cu_dnnlstm_1", 4))
-    path = write_h5(tmp_path / "lstm.h5", config, {"cu_dnnlstm_1": stored})
-    expected = lstm_outputs(x, kernel, inner, biases.sum(0), sigmoid)
-    close(predicted(made(file_model(path)), x), expected)
-
-    gates = arrays(6, kernel=(3, 12), recurrent_kernel=(4, 12), biases=(2, 12))
-    kernel, inner, biases = gates.values()
-    stored = {
-        "kernel": of_cudnn(kernel, 3),
-        "recurrent_kernel": of_cudnn(inner, 3),
-        "bias": biases.reshape(-1),
-    }
-    config = sequential(cudnn("CuDNNGRU", "cu_dnngru_1", 4))
-    path = write_h5(tmp_path / "gru.h5", config, {"cu_dnngru_1": stored})
-    expected = gru_outputs(x, kernel, inner, biases, sigmoid, reset_after=True)
+    first = layer(f"CuDNN{kind}", "cu_dnn_1", units=4, batch_input_shape=[None, 6, 3], **OUTPUT)
+    path = write_h5(tmp_path / "model.h5", sequential(first), {"cu_dnn_1": stored})
+    if kind == "LSTM":
+        expected = lstm_outputs(x, kernel, inner, biases.sum(0), sigmoid)
+    else:
+        expected = gru_outputs(x, kernel, inner, biases, sigmoid, reset_after=True)
     close(predicted(made(file_model(path)), x), expected)
 
 

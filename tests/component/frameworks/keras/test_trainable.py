@@ -111,7 +111,7 @@ def test_a_frozen_variable_is_a_group_with_the_slots_that_it_may_need():
 def test_an_optimizer_without_slots_for_it_refuses_what_is_freed():
     loaded = loaded_with("frozen", frees_at=0, use_ema=True)
     step = KerasStep(loaded, SPEC, learning_rate=None)
-    with pytest.raises(UserCodeError, match=r"kernel.* trainable.*Adam.*two jobs"):
+    with pytest.raises(UserCodeError, match=r"kernel.*Adam"):
         epochs(step, 1)
 
 
@@ -122,7 +122,7 @@ def test_a_callback_that_compiles_is_refused():
 
     loaded = loaded_with("frozen")
     loaded.spec.create_callbacks = lambda: [Compiles()]
-    with pytest.raises(UserCodeError, match=r"Received: SGD.*layer\.trainable"):
+    with pytest.raises(UserCodeError, match=r"SGD.*trainable"):
         epochs(KerasStep(loaded, SPEC, learning_rate=None), 1)
 
 

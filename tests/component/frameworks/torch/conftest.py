@@ -34,6 +34,9 @@ class Run:
         self.step = None
         self.work = None
 
+    def losses_after(self, last):
+        return {step: loss for step, loss in self.losses.items() if step > last}
+
 
 @pytest.fixture
 def watched(monkeypatch):

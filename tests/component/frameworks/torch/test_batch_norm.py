@@ -1,29 +1,29 @@
 """BatchNorm over the examples of all ranks: what one process gives that has them all."""
 
-import threading
-
 import numpy as np
 import pytest
 
 from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch
-from tests.later import LATER
+from tests.later import LATER, later
 
 if LATER:
     import torch
     from torch import nn
 
     from edl_horovod.frameworks.torch.batch_norm import RingStatistics, with_ring_statistics
-    from tests.component.frameworks.torch.test_step import (
+    from tests.component.frameworks.torch import rings
+    from tests.component.frameworks.torch.rings import (
         BATCH,
         STEPS,
         assert_same,
         batches,
         load,
         ring_of,
+        steps_of_ring,
     )
-    from tests.torch_ring import Meeting, make_step, state_of
+    from tests.torch_ring import make_step, state_of, train_in_ring
 
 # With plain SGD: the bias before such a layer has a gradient of rounding errors, and Adam would
 # magnify them.
@@ -31,22 +31,14 @@ SUMMED = StepOptions(sums_batch_norm=True)
 
 
 @pytest.mark.parametrize(
-    "keep",
-    [lambda number: True, lambda number: number % 5 == 0, lambda number: number == 1],
-    ids=["all", "some", "one rank's"],
+    "keep", [later("rings.everything"), later("rings.every_fifth"), later("rings.only_the_second")]
 )
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_ring_gives_what_one_process_gives(size, keep):
     """Also where ranks have one example in a step, or none."""
-    loaded = load(batch_norm=True, kind="SGD")
-    states, sums = ring_of(size, loaded, options=SUMMED, keep=keep)
-    for state in states[1:]:
-        assert_same(state, states[0], rtol=0, atol=0)
-    (alone,), (single,) = ring_of(1, loaded, options=SUMMED, keep=keep)
-    assert_same(states[0], alone, rtol=1e-4, atol=1e-6)
-    for ours, theirs in zip(sums[-1], single, strict=True):
-        assert ours.num_examples == theirs.num_examples
-        assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
+    rings.assert_ring_is_one_process(
+        size, load(batch_norm=True, kind="SGD"), options=SUMMED, keep=keep
+    )
 
 
 def test_one_process_gives_what_pytorch_gives():
@@ -116,31 +108,16 @@ def test_a_model_that_is_such_a_layer_is_replaced_itself():
 def test_numbers_of_a_rank_without_examples_do_not_reach_the_others():
     """It runs along on what may be anything: its own state may not have come yet."""
     loaded = load(batch_norm=True, kind="SGD")
-    meeting = Meeting(2)
     example = Batch({"x": torch.ones(2, 4)}, torch.ones(2, 1), 2)
-    steps = [
-        make_step(loaded, example, options=SUMMED, meeting=meeting, rank=rank) for rank in range(2)
-    ]
+    steps = steps_of_ring(loaded, example, 2, options=SUMMED)
     with torch.no_grad():
         steps[1].model.runner.module.hidden.weight.fill_(float("nan"))
     (batch,) = batches(1)
-    results = [None, None]
-
-    def run(rank, examples):
-        results[rank] = steps[rank].step(examples, wants_change=False, is_alone=False, salt=rank)
-
-    threads = [
-        threading.Thread(target=run, args=(0, batch), daemon=True),
-        threading.Thread(target=run, args=(1, None), daemon=True),
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    results = train_in_ring(steps, lambda rank: [batch if rank == 0 else None])
     alone = make_step(loaded, example, options=SUMMED)
     expected = alone.step(batch, wants_change=False, is_alone=True, salt=0)
-    assert [sums.loss for sums in results] == pytest.approx([expected.loss] * 2)
-    assert results[0].num_examples == BATCH
+    assert [sums.loss for (sums,) in results] == pytest.approx([expected.loss] * 2)
+    assert results[0][0].num_examples == BATCH
     assert_same(state_of(steps[0]), state_of(alone), rtol=1e-5, atol=1e-7)
 
 

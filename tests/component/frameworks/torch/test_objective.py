@@ -152,7 +152,7 @@ def test_weights_of_examples_weigh_what_has_one_value_an_example(tried):
     batch = Batch(OUTPUTS, LABELS, 3, torch.tensor([1.0, 0.5, 0.0]))
     outcome = tried(lambda o, y: F.mse_loss(o, y, reduction="none"), batch=batch)
     assert float(outcome.loss_sum) == pytest.approx(9)
-    with pytest.raises(UserCodeError, match=r"Received: one number.*sample_weight"):
+    with pytest.raises(UserCodeError, match="one number"):
         tried(batch=batch)
 
 
@@ -172,9 +172,9 @@ def test_classes_weigh_as_they_are_set(tried, labels):
 
 
 def test_weights_of_classes_need_classes(tried):
-    with pytest.raises(UserCodeError, match=r"train.class_weight"):
+    with pytest.raises(UserCodeError, match="class_weight"):
         tried(batch=Batch(OUTPUTS, torch.ones(3, 1, 1), 3), class_weight=[1.0])
-    with pytest.raises(UserCodeError, match=r"train.class_weight"):
+    with pytest.raises(UserCodeError, match="class_weight"):
         tried(batch=Batch(OUTPUTS, LABELS, 3, torch.ones(3)), class_weight=[1.0])
 
 
@@ -185,7 +185,5 @@ def test_a_model_without_a_loss_is_told_what_to_write():
         create_model = create_dataset = None
 
     loaded = type(loaded)(**{**vars(loaded), "spec": object.__new__(type("S", (Spec,), {}))})
-    with pytest.raises(
-        UserCodeError, match=r"lacks loss.*loss\(self, outputs, labels\).*training_step"
-    ):
+    with pytest.raises(UserCodeError, match=r"lacks loss.*training_step"):
         Objective(loaded, nn.Linear(1, 1), Mode.TRAINING)

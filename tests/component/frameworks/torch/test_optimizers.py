@@ -20,6 +20,7 @@ if LATER:
     from torch.optim import lr_scheduler as schedulers
 
     from edl_horovod.frameworks.torch.running import ComputeOptions
+    from tests.component.frameworks.torch.rings import assert_state
     from tests.torch_ring import batches_of_sines, make_step, state_of
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
@@ -88,22 +89,23 @@ def by_hand(loaded, *, change=lambda module: None, autocast=None):
 
 
 def assert_same_weights(step, module, **tolerance):
-    for name, value in module.state_dict().items():
-        ours = step.variables[name].numpy()
-        np.testing.assert_allclose(ours, value.numpy(), err_msg=name, **tolerance)
+    assert_state(state_of(step), module, **tolerance)
 
 
-def assert_goes_on_elsewhere(loaded, num_before):
-    """Another step that gets the state after some batches ends with the same bits."""
-    first, whole = by_us(loaded, batches(num_before)), by_us(loaded)
-    second = make_step(loaded, EXAMPLE)
+def goes_on_elsewhere(loaded, num_before):
+    """Another step that gets the state after some batches, after the others."""
+    first, second = by_us(loaded, batches(num_before)), make_step(loaded, EXAMPLE)
     for name, variable in reversed(second.variables.items()):
         variable.assign(first.variables[name].numpy())
     for batch in itertools.islice(batches(), num_before, None):
         second.step(batch, wants_change=False, is_alone=True, salt=0)
-    ours, theirs = state_of(second), state_of(whole)
-    for name in theirs:
-        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+    return second
+
+
+def assert_goes_on_elsewhere(loaded, num_before):
+    """Such a step ends with the same bits."""
+    ours, expected = state_of(goes_on_elsewhere(loaded, num_before)), state_of(by_us(loaded))
+    assert_state(ours, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
@@ -152,7 +154,7 @@ def test_what_is_kept_of_sparse_gradients_goes_on_elsewhere(kind, num_before):
 @pytest.mark.parametrize("bound", [{"clip_norm": 0.3}, {"clip_value": 0.1}])
 def test_sparse_gradients_are_not_bounded(bound):
     loaded = load_spec(ZOO, "torch_sparse", params={})
-    with pytest.raises(UserCodeError, match=r"sparse gradients of bags.weight.*sparse=False"):
+    with pytest.raises(UserCodeError, match=r"bags\.weight"):
         make_step(loaded, EXAMPLE, options=StepOptions(**bound))
 
 
@@ -208,11 +210,7 @@ def test_whole_numbers_that_get_a_fraction_go_on_elsewhere():
         return optimizer, {"scheduler": scheduler, "interval": "step"}
 
     loaded = load(create_optimizer)
-    first, second = by_us(loaded, batches(5)), make_step(loaded, EXAMPLE)
-    for name, variable in second.variables.items():
-        variable.assign(first.variables[name].numpy())
-    for batch in itertools.islice(batches(), 5, None):
-        second.step(batch, wants_change=False, is_alone=True, salt=0)
+    second = goes_on_elsewhere(loaded, 5)
     assert_same_weights(second, by_hand(loaded), rtol=2e-5, atol=1e-6)
 
 
@@ -232,7 +230,7 @@ if LATER:
 
 def test_a_tensor_that_cannot_hold_what_replaces_it_is_refused():
     loaded = load(lambda model: Widening(model.parameters(), 0.1))
-    with pytest.raises(UserCodeError, match=r"'size' as torch.float32, first as torch.int64"):
+    with pytest.raises(UserCodeError, match=r"'size' .*int64"):
         by_us(loaded, batches(1))
 
 
@@ -267,8 +265,8 @@ def test_parameter_groups_keep_their_settings():
 )
 def test_shaped_gradients_are_those_of_a_loop_of_ones_own(options, change):
     loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1))
-    ours, theirs = by_us(loaded, options=options), by_hand(loaded, change=change)
-    assert_same_weights(ours, theirs, rtol=2e-5, atol=1e-6)
+    ours = by_us(loaded, options=options)
+    assert_same_weights(ours, by_hand(loaded, change=change), rtol=2e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -399,7 +397,7 @@ def warmed_up(model):
     return [optimizer], [Warmup(optimizer, schedulers.ExponentialLR(optimizer, 0.5))]
 
 
-SEVERAL = r"Received: several optimizers.*torch.optim.Adam\(\[.*init_from"
+SEVERAL = r"several optimizers.*torch.optim.Adam\(\["
 
 
 @pytest.mark.parametrize(
@@ -433,7 +431,7 @@ def test_an_optimizer_that_cannot_train_the_model_is_refused(create_optimizer, m
 
 def test_a_learning_rate_that_nothing_takes_is_refused():
     loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1))
-    with pytest.raises(UserCodeError, match=r"Received: train.learning_rate=0.5. Declare lr"):
+    with pytest.raises(UserCodeError, match=r"learning_rate=0\.5"):
         make_step(loaded, EXAMPLE, learning_rate=0.5)
 
 

@@ -34,9 +34,7 @@ def test_a_training_on_a_data_set_goes_on(run):
     whole = run("train", *MODULE, EPOCHS, job="whole")
     run("train", *MODULE, EPOCHS, until=37)
     second = run("train", *MODULE, EPOCHS, "resume=must")
-    assert second.losses == pytest.approx(
-        {step: loss for step, loss in whole.losses.items() if step > 37}, rel=1e-5
-    )
+    assert second.losses == pytest.approx(whole.losses_after(37), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -56,20 +54,17 @@ def test_names_of_pytorch_take_the_place_of_its_parts(run, settings):
 
 
 @pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        (["loss=mean"], ConfigError, r"PyTorch has no loss 'mean'.*MSELoss"),
-        (["optimizer=adamm"], ConfigError, r"PyTorch has no optimizer 'adamm'.*mean 'Adam"),
-    ],
+    ("setting", "message"),
+    [("loss=mean", r"'mean'.*MSELoss"), ("optimizer=adamm", r"'adamm'.*'Adam")],
 )
-def test_names_that_pytorch_does_not_have_are_refused(run, settings, error, message):
-    with pytest.raises(error, match=message):
-        run("train", *MODULE, *settings)
+def test_names_that_pytorch_does_not_have_are_refused(run, setting, message):
+    with pytest.raises(ConfigError, match=message):
+        run("train", *MODULE, setting)
 
 
 def test_a_module_whose_data_have_no_reader_is_told(run):
-    told = r"lacks input_fn, loss, optimizer\..* feed\(.*method loss\(.*configure_optimizers\("
-    with pytest.raises(UserCodeError, match=told):
+    message = r"lacks input_fn, loss, optimizer\..* feed\(.* loss\(.*configure_optimizers\("
+    with pytest.raises(UserCodeError, match=message):
         run("train", "model_def=torch_tiny.Net")
 
 
@@ -113,7 +108,7 @@ def bare(run, tmp_path):
 
 
 def test_what_a_module_brings_itself_is_not_said_to_be_missing(bare):
-    with pytest.raises(UserCodeError, match=r"lacks input_fn\. Give its file a function feed"):
+    with pytest.raises(UserCodeError, match=r"lacks input_fn\."):
         bare(data="")
 
 
@@ -129,8 +124,7 @@ def test_a_loss_of_pytorch_as_the_attribute_loss_is_the_loss(bare):
 
 
 def test_another_module_as_the_attribute_loss_is_told_what_to_write(bare):
-    told = r"lacks loss\..*attribute loss is a module \(Identity\).*def loss\(self"
-    with pytest.raises(UserCodeError, match=told):
+    with pytest.raises(UserCodeError, match=r"lacks loss\..*\(Identity\)"):
         bare("self.loss = nn.Identity()", change=(OWN_LOSS, ""))
 
 
@@ -144,7 +138,7 @@ def test_another_module_as_the_attribute_loss_is_told_what_to_write(bare):
     ],
 )
 def test_parameters_that_pytorch_does_not_find_are_named(bare, init, forward):
-    with pytest.raises(UserCodeError, match=r"attribute 'more' of Bare.*ModuleList"):
+    with pytest.raises(UserCodeError, match=r"'more' .*Bare"):
         bare(init, forward)
 
 
@@ -153,16 +147,13 @@ def test_a_frozen_module_may_hide_in_a_list(bare):
     assert bare(hidden, "self.layer(self.more[0](x))").result.steps == 4
 
 
-def test_a_module_without_parameters_is_told_so(bare):
-    with pytest.raises(UserCodeError, match="no parameters"):
-        bare("del self.layer", "x.sum(1, keepdim=True)")
-
-
-def test_lbfgs_is_refused_in_one_sentence(bare):
-    with pytest.raises(UserCodeError, match="LBFGS"):
-        bare(
-            change=(
-                "torch.optim.SGD(self.parameters(), lr)",
-                "torch.optim.LBFGS(self.parameters())",
-            )
-        )
+@pytest.mark.parametrize(
+    ("message", "settings"),
+    [
+        ("no parameters", {"init": "del self.layer", "forward": "x.sum(1, keepdim=True)"}),
+        ("LBFGS", {"change": ("SGD(self.parameters(), lr)", "LBFGS(self.parameters())")}),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(bare, message, settings):
+    with pytest.raises(UserCodeError, match=message):
+        bare(**settings)

@@ -3,7 +3,6 @@
 import copy
 import math
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch
-from edl_horovod.models.zoo import load_spec
 from tests.jobs import NO_OPTIONS
 from tests.later import LATER, later
 from tests.specs import with_methods
@@ -21,45 +19,26 @@ if LATER:
     from torch import nn
 
     from edl_horovod.frameworks.torch.batches import step_seed
+    from tests.component.frameworks.torch import rings
+    from tests.component.frameworks.torch.rings import (
+        BATCH,
+        EXAMPLE,
+        STEPS,
+        assert_same,
+        assert_state,
+        batches,
+        load,
+        loop,
+        ring_of,
+        run,
+        steps_of_ring,
+    )
     from tests.torch_ring import (
-        Meeting,
-        batches_of_sines,
         make_step,
         part_of,
         state_of,
         train_in_ring,
     )
-
-ZOO = str(Path(__file__).parents[3] / "zoo")
-BATCH, STEPS = 12, 8
-if LATER:
-    EXAMPLE = Batch({"x": torch.ones(2, 4)}, torch.ones(2, 1), 2)
-
-
-def batches(num_steps=STEPS):
-    return batches_of_sines(num_steps, BATCH)
-
-
-def load(**params):
-    return load_spec(ZOO, "torch_tiny", params=params)
-
-
-def ring_of(size, loaded=None, *, options=NO_OPTIONS, keep=lambda number: True, data=batches):
-    """The states of all ranks after some steps, and what the steps gave."""
-    meeting = Meeting(size)
-    steps = [
-        make_step(loaded or load(), EXAMPLE, options=options, meeting=meeting, rank=rank)
-        for rank in range(size)
-    ]
-    sums = train_in_ring(steps, lambda rank: [part_of(batch, rank, size, keep) for batch in data()])
-    return [state_of(step) for step in steps], sums
-
-
-def assert_same(ours, expected, **tolerance):
-    assert list(ours) == list(expected)
-    for name, value in ours.items():
-        np.testing.assert_allclose(value, expected[name], err_msg=name, **tolerance)
-
 
 OPTIONS = {
     "plain": NO_OPTIONS,
@@ -72,31 +51,25 @@ OPTIONS = {
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize(
-    "keep",
-    [lambda number: True, lambda number: number % 5 == 0, lambda number: number == 1],
-    ids=["all", "some", "one rank's"],
+    "keep", [later("rings.everything"), later("rings.every_fifth"), later("rings.only_the_second")]
 )
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_ring_gives_what_one_process_gives(size, keep, options):
-    states, sums = ring_of(size, options=options, keep=keep)
-    for state in states[1:]:
-        assert_same(state, states[0], rtol=0, atol=0)
-    (alone,), (single,) = ring_of(1, options=options, keep=keep)
-    assert_same(states[0], alone, rtol=1e-4, atol=1e-6)
-    for ours, expected in zip(sums[-1], single, strict=True):
-        assert ours.num_examples == expected.num_examples
-        assert ours.loss == pytest.approx(expected.loss, rel=1e-5)
-        assert ours.metrics == pytest.approx(expected.metrics, rel=1e-5)
+    rings.assert_ring_is_one_process(size, load(), options=options, keep=keep)
+
+
+def assert_begun(states, loaded):
+    """What no step has changed, except for the number of steps."""
+    fresh = state_of(make_step(loaded, EXAMPLE))
+    assert_same(states[0], {**fresh, "random": states[0]["random"]}, rtol=0, atol=0)
 
 
 def test_a_step_without_any_examples_changes_nothing():
     states, sums = ring_of(2, keep=lambda number: False)
-    fresh = state_of(make_step(load(), EXAMPLE))
     assert {step_sums.num_examples for step_sums in sums[0]} == {0}
     assert np.isnan(sums[0][0].loss)
     assert sums[0][0].is_finite
-    fresh["random"] = states[0]["random"]
-    assert_same(states[0], fresh, rtol=0, atol=0)
+    assert_begun(states, load())
 
 
 def test_statistics_of_batch_norm_are_the_ranks_own_weighted_by_examples():
@@ -118,20 +91,6 @@ def test_statistics_of_batch_norm_are_the_ranks_own_weighted_by_examples():
     assert_same(states[0], states[1], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_a_loss_that_is_not_finite_changes_nothing(size):
-    def bad():
-        (batch,) = batches(1)
-        batch.labels[3] = torch.inf
-        yield batch
-
-    states, sums = ring_of(size, load(batch_norm=True), data=bad)
-    assert not sums[0][0].is_finite
-    fresh = state_of(make_step(load(batch_norm=True), EXAMPLE))
-    fresh["random"] = states[0]["random"]
-    assert_same(states[0], fresh, rtol=0, atol=0)
-
-
 def no_derivative(outputs, labels):
     """A finite loss whose derivative is not, where a label is 7."""
     loss = (outputs - labels).square().mean()
@@ -139,21 +98,30 @@ def no_derivative(outputs, labels):
     return loss + square.sqrt() if (labels == 7).any() else loss
 
 
-@pytest.mark.parametrize("options", [OPTIONS["plain"], OPTIONS["norm"], OPTIONS["value"]])
-@pytest.mark.parametrize("size", [1, 2])
-def test_a_gradient_that_is_not_finite_changes_nothing(size, options):
-    def bad():
-        (batch,) = batches(1)
-        batch.labels[3] = 7
-        yield batch
+def batch_with(label):
+    (batch,) = batches(1)
+    batch.labels[3] = label
+    return batch
 
-    loaded = with_methods(load(batch_norm=True), create_loss=no_derivative)
-    states, sums = ring_of(size, loaded, options=options, data=bad)
-    assert np.isfinite(sums[0][0].loss)
-    fresh = state_of(make_step(load(batch_norm=True), EXAMPLE))
-    fresh["random"] = states[0]["random"]
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize(
+    ("label", "options"),
+    [
+        (math.inf, OPTIONS["plain"]),
+        (7, OPTIONS["plain"]),
+        (7, OPTIONS["norm"]),
+        (7, OPTIONS["value"]),
+    ],
+)
+def test_a_loss_or_a_gradient_that_is_not_finite_changes_nothing(size, label, options):
+    loaded = load(batch_norm=True)
+    if label == 7:
+        loaded = with_methods(loaded, create_loss=no_derivative)
+    states, sums = ring_of(size, loaded, options=options, data=lambda: [batch_with(label)])
+    assert np.isfinite(sums[0][0].loss) == (label == 7)
     assert not sums[0][0].is_finite
-    assert_same(states[0], fresh, rtol=0, atol=0)
+    assert_begun(states, load(batch_norm=True))
 
 
 def test_what_fails_in_a_step_leaves_the_state_as_it_was():
@@ -161,8 +129,8 @@ def test_what_fails_in_a_step_leaves_the_state_as_it_was():
     before = state_of(step)
     (batch,) = batches(1)
     misfit = Batch(batch.features, batch.labels.reshape(-1)[:5], BATCH)
-    with pytest.raises(UserCodeError, match=r"create_loss of TorchTinySpec .* failed at .*tiny.py"):
-        step.step(misfit, wants_change=False, is_alone=True, salt=0)
+    with pytest.raises(UserCodeError, match=r"TinySpec .*tiny\.py"):
+        run(step, misfit)
     assert_same(state_of(step), before, rtol=0, atol=0)
     assert all(parameter.grad is None for parameter in step.model.runner.module.parameters())
 
@@ -216,7 +184,7 @@ def test_dropout_draws_by_the_step_and_by_the_rank():
     def loss(salt, steps_done):
         step = make_step(loaded, EXAMPLE)
         step.variables["random"].assign([3, steps_done])
-        return step.step(batch, wants_change=False, is_alone=True, salt=salt).loss
+        return run(step, batch, salt=salt).loss
 
     assert loss(0, 5) == loss(0, 5)
     assert len({loss(0, 5), loss(0, 6), loss(4, 5)}) == 3
@@ -234,7 +202,7 @@ def test_float16_leaves_a_step_out_whose_gradients_it_cannot_hold():
     step = make_step(load(), EXAMPLE, options=OPTIONS["scaled"])
     step.variables["loss_scale"].assign([2.0**140, 0.0])
     before = state_of(step)
-    sums = step.step(next(batches()), wants_change=False, is_alone=True, salt=0)
+    sums = run(step, next(batches()))
     assert sums.is_finite
     after = state_of(step)
     assert after.pop("loss_scale").tolist() == [2.0**139, 0.0]
@@ -245,10 +213,8 @@ def test_float16_leaves_a_step_out_whose_gradients_it_cannot_hold():
 def test_a_gradient_that_no_scale_makes_finite_ends_the_training():
     loaded = with_methods(load(), create_loss=no_derivative)
     step = make_step(loaded, EXAMPLE, options=OPTIONS["scaled"])
-    (batch,) = batches(1)
-    batch.labels[3] = 7
     step.variables["loss_scale"].assign([2.0, 0.0])
-    first, second = (step.step(batch, wants_change=False, is_alone=True, salt=0) for _ in range(2))
+    first, second = (run(step, batch_with(7)) for _ in range(2))
     assert first.is_finite
     assert not second.is_finite
 
@@ -259,7 +225,7 @@ def test_a_loss_that_depends_on_no_parameter_is_refused():
     )
     step = make_step(loaded, EXAMPLE)
     with pytest.raises(UserCodeError, match="no_grad"):
-        step.step(next(batches()), wants_change=False, is_alone=True, salt=0)
+        run(step, next(batches()))
 
 
 if LATER:
@@ -275,15 +241,6 @@ if LATER:
             if float(features["x"][0, 0]) > 1e3:
                 self.count += 1
             return super().forward(features["x"])
-
-
-def test_a_buffer_that_changes_only_later_is_refused():
-    step = make_step(with_methods(load(), create_model=Counting), EXAMPLE)
-    (batch,) = batches(1)
-    step.step(batch, wants_change=False, is_alone=True, salt=0)
-    batch.features["x"][0, 0] = 2e3
-    with pytest.raises(UserCodeError, match="buffer 'count' now"):
-        step.step(batch, wants_change=False, is_alone=True, salt=0)
 
 
 if LATER:
@@ -302,15 +259,26 @@ if LATER:
             return self.output(torch.tanh(self.hidden(x)))
 
 
-def test_a_parameter_that_a_step_unfreezes_is_refused():
-    step = make_step(with_methods(load(), create_model=Unfreezing), EXAMPLE)
+@pytest.mark.parametrize(
+    ("create_model", "message"),
+    [
+        (later("Counting"), "buffer 'count'"),
+        (later("Unfreezing"), r"hidden\.weight, hidden\.bias"),
+    ],
+)
+def test_what_changes_only_in_a_later_step_is_refused(create_model, message):
+    step = make_step(with_methods(load(), create_model=create_model), EXAMPLE)
     (batch,) = batches(1)
-    step.step(batch, wants_change=False, is_alone=True, salt=0)
+    run(step, batch)
     batch.features["x"][0, 0] = 2e3
     before = state_of(step)
-    with pytest.raises(UserCodeError, match=r"hidden\.weight, hidden\.bias.*on_epoch_end"):
-        step.step(batch, wants_change=False, is_alone=True, salt=0)
+    with pytest.raises(UserCodeError, match=message):
+        run(step, batch)
     assert_same(state_of(step), before, rtol=0, atol=0)
+
+
+def error_of(module, batch):
+    return nn.functional.mse_loss(module(batch.features), batch.labels)
 
 
 if LATER:
@@ -338,29 +306,22 @@ def test_what_is_written_into_parameters_is_that_of_a_loop_by_hand(size):
     torch.manual_seed(3)
     module = Shrinking()
     optimizer = torch.optim.Adam(module.parameters(), 0.05)
-    meeting = Meeting(size)
-    steps = [make_step(loaded, EXAMPLE, meeting=meeting, rank=rank) for rank in range(size)]
+    steps = steps_of_ring(loaded, EXAMPLE, size)
     for step in steps:
         step.rehearse(next(batches()))
         step.model.evaluation(EXAMPLE)
         trained = step.model.runner.module
         assert (trained.width, trained.has_run) == (0, False)
-        for name, tensor in trained.state_dict().items():
-            torch.testing.assert_close(tensor, module.state_dict()[name], rtol=0, atol=0)
+        assert_state(trained.state_dict(), module, rtol=0, atol=0)
 
     # The last rank lacks examples at times.
     def keep(number):
         return number % 5 < 2
 
     train_in_ring(steps, lambda rank: [part_of(batch, rank, size, keep) for batch in batches()])
-    for batch in batches():
-        part = part_of(batch, 0, 1, keep)
-        optimizer.zero_grad()
-        nn.functional.mse_loss(module(part.features), part.labels).backward()
-        optimizer.step()
+    loop(module, optimizer, [part_of(batch, 0, 1, keep) for batch in batches()], error_of)
     for step in steps:
-        for name, tensor in step.model.runner.module.state_dict().items():
-            torch.testing.assert_close(tensor, module.state_dict()[name], rtol=1e-5, atol=1e-6)
+        assert_state(step.model.runner.module.state_dict(), module, rtol=1e-5, atol=1e-6)
 
 
 if LATER:
@@ -386,31 +347,6 @@ if LATER:
             return self.layer(x + self.shift)
 
 
-@pytest.mark.parametrize("kind", ["buffer", "attribute"])
-def test_parameters_that_begin_by_the_first_batch_are_refused(kind):
-    loaded = with_methods(load(), create_model=lambda: ActNorm(kind))
-    with pytest.raises(UserCodeError, match=r"parameter 'shift'.*adapt"):
-        make_step(loaded, EXAMPLE)
-
-
-if LATER:
-
-    class CountsPasses(nn.Linear):
-        def __init__(self):
-            super().__init__(4, 1)
-            self.num_passes = 0
-
-        def forward(self, features):
-            self.num_passes += 1
-            return super().forward(features["x"]) / self.num_passes
-
-
-def test_a_count_that_is_no_buffer_is_refused():
-    loaded = with_methods(load(), create_model=CountsPasses)
-    with pytest.raises(UserCodeError, match=r"attribute 'num_passes'.*register_buffer"):
-        make_step(loaded, EXAMPLE)
-
-
 if LATER:
 
     class KeepsState(nn.Linear):
@@ -418,28 +354,11 @@ if LATER:
 
         def __init__(self, first, change):
             super().__init__(4, 1)
-            self.kept, self.change = first, change
+            self.value, self.change = first, change
 
         def forward(self, features):
-            self.kept = self.change(self.kept, features["x"])
-            return super().forward(features["x"]) * (1 + self.kept)
-
-
-@pytest.mark.parametrize(
-    ("first", "change"),
-    [
-        (1.0, lambda kept, x: max(0.5, kept * 0.999)),
-        (0.0, lambda kept, x: 0.9 * kept + 0.1 * x.mean().item()),
-        (True, lambda kept, x: not kept),
-        (None, lambda kept, x: x.mean() + (0.0 if kept is None else kept)),
-        (later("torch.zeros(())"), lambda kept, x: kept.lerp(x.detach().mean(), 0.1)),
-    ],
-    ids=["decay", "moving mean", "toggle", "tensor that appears", "tensor"],
-)
-def test_state_in_an_attribute_is_refused(first, change):
-    loaded = with_methods(load(), create_model=lambda: KeepsState(first, change))
-    with pytest.raises(UserCodeError, match=r"attribute 'kept'.*register_buffer"):
-        make_step(loaded, EXAMPLE)
+            self.value = self.change(self.value, features["x"])
+            return super().forward(features["x"]) * (1 + self.value)
 
 
 if LATER:
@@ -481,7 +400,7 @@ def test_attributes_that_only_note_the_last_pass_are_no_state():
     step = make_step(with_methods(load(), create_model=Caches), EXAMPLE)
     (batch,) = batches(1)
     step.rehearse(batch)
-    assert step.step(batch, wants_change=False, is_alone=True, salt=0).is_finite
+    assert run(step, batch).is_finite
 
 
 if LATER:
@@ -519,14 +438,9 @@ def test_a_write_that_changes_nothing_at_first_is_that_of_a_loop_by_hand(size, c
     step = make_step(loaded, EXAMPLE)
     step.rehearse(next(batches()))
     module = step.model.runner.module.train()
-    optimizer = torch.optim.SGD(module.parameters(), 0.3)
-    for batch in batches():
-        optimizer.zero_grad()
-        nn.functional.mse_loss(module(batch.features), batch.labels).backward()
-        optimizer.step()
+    loop(module, torch.optim.SGD(module.parameters(), 0.3), batches(), error_of)
     states, _ = ring_of(size, loaded)
-    for name, tensor in module.state_dict().items():
-        np.testing.assert_allclose(states[0][name], tensor.numpy(), rtol=1e-4, err_msg=name)
+    assert_state(states[0], module, rtol=1e-4)
 
 
 if LATER:
@@ -563,15 +477,10 @@ def test_complex_buffers_and_counters_are_those_of_a_loop_by_hand(size, keep):
     )
     module = make_step(loaded, EXAMPLE).model.runner.module.train()
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
-    for batch in batches():
-        part = part_of(batch, 0, 1, keep)
-        optimizer.zero_grad()
-        nn.functional.mse_loss(module(part.features), part.labels).backward()
-        optimizer.step()
+    loop(module, optimizer, [part_of(batch, 0, 1, keep) for batch in batches()], error_of)
     states, _ = ring_of(size, loaded, keep=keep)
-    for name, tensor in module.state_dict().items():
-        for state in states:
-            np.testing.assert_allclose(state[name], tensor.numpy(), rtol=1e-5, err_msg=name)
+    for state in states:
+        assert_state(state, module, rtol=1e-5)
 
 
 if LATER:
@@ -621,37 +530,54 @@ if LATER:
                 self.total.mul_(0.9).add_(features["x"].sum(0), alpha=0.1)
             return super().forward(features["x"])
 
-
-@pytest.mark.parametrize(
-    ("create_model", "name"),
-    [
-        (later("Queue"), "queue"),
-        (lambda: Queue(is_bounded=False), "queue"),
-        (later("PointerAlone"), "pointer"),
-        (lambda: PointerAlone(bound=3), "pointer"),
-        (later("Sums"), "total"),
-    ],
-)
-def test_a_buffer_that_no_ring_can_keep_is_refused(create_model, name):
-    loaded = with_methods(load(), create_model=create_model)
-    with pytest.raises(UserCodeError, match=f"buffer '{name}' in a way"):
-        make_step(loaded, EXAMPLE)
-
-
-if LATER:
-
     class Empty(nn.Module):
         def forward(self, features):
             return features["x"][:, :1]
 
 
+def keeping(first, change):
+    return lambda: KeepsState(first, change)
+
+
 @pytest.mark.parametrize(
     ("create_model", "message"),
     [
-        (later("Empty"), r"has no parameters, so there is nothing to train. Received: Empty"),
-        (lambda: nn.Linear, r"must return a torch.nn.Module. Received: type. Write Linear\(...\)"),
-        (lambda: None, r"must return a torch.nn.Module. Received: NoneType"),
-        (lambda: nn.Linear(4, 1), r"create_dataset \({'x': 'float32\[2, 4\]'}\)"),
+        # What begins by the first batch.
+        (lambda: ActNorm("buffer"), "'shift'.*adapt"),
+        (lambda: ActNorm("attribute"), "'shift'.*adapt"),
+        # State in an attribute: a count, a decay, a moving mean, a toggle, and tensors.
+        (keeping(0, lambda value, x: value + 1), "attribute 'value'"),
+        (keeping(1.0, lambda value, x: max(0.5, value * 0.999)), "attribute 'value'"),
+        (keeping(0.0, lambda value, x: 0.9 * value + 0.1 * x.mean().item()), "attribute 'value'"),
+        (keeping(True, lambda value, x: not value), "attribute 'value'"),
+        (
+            keeping(None, lambda value, x: x.mean() + (0.0 if value is None else value)),
+            "attribute 'value'",
+        ),
+        (
+            lambda: KeepsState(torch.zeros(()), lambda value, x: value.lerp(x.mean(), 0.1)),
+            "attribute 'value'",
+        ),
+        # Buffers that no ring can keep.
+        (later("Queue"), "buffer 'queue'"),
+        (lambda: Queue(is_bounded=False), "buffer 'queue'"),
+        (later("PointerAlone"), "buffer 'pointer'"),
+        (lambda: PointerAlone(bound=3), "buffer 'pointer'"),
+        (later("Sums"), "buffer 'total'"),
+    ],
+)
+def test_state_that_no_ring_can_keep_is_refused(create_model, message):
+    with pytest.raises(UserCodeError, match=message):
+        make_step(with_methods(load(), create_model=create_model), EXAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("create_model", "message"),
+    [
+        (later("Empty"), "no parameters.*Empty"),
+        (lambda: nn.Linear, r"Received: type.*Linear\(...\)"),
+        (lambda: None, "Received: NoneType"),
+        (lambda: nn.Linear(4, 1), r"{'x': 'float32\[2, 4\]'}"),
     ],
 )
 def test_what_is_no_model_to_train_is_refused(create_model, message):
@@ -676,7 +602,7 @@ def test_a_rank_with_one_example_normalises_it():
     hidden = module.norm.bias.expand(1, -1)
     expected = (module.output(torch.tanh(hidden)) - single.labels).square().mean()
     step = make_step(loaded, EXAMPLE)
-    alone = step.step(single, wants_change=False, is_alone=True, salt=0)
+    alone = run(step, single)
     assert alone.num_examples == 1
     assert alone.loss == pytest.approx(expected.item(), rel=1e-5)
 
@@ -706,7 +632,7 @@ def test_one_example_is_a_step_of_a_plain_loop():
     single = part_of(next(batches()), 0, BATCH, lambda number: True)
     assert len(single.labels) == 1
     module.sizes.clear()
-    sums = step.step(single, wants_change=False, is_alone=True, salt=0)
+    sums = run(step, single)
     assert module.sizes == [1]
     assert not any("forward" in vars(layer) for layer in module.modules())
     assert math.isfinite(sums.loss)
@@ -753,7 +679,7 @@ if LATER:
 def gradients_by_hand(module, batch):
     """Those of a plain loop."""
     module.zero_grad()
-    nn.functional.mse_loss(module(batch.features), batch.labels).backward()
+    error_of(module, batch).backward()
     return [parameter.grad.clone() for parameter in module.parameters()]
 
 
@@ -761,8 +687,7 @@ def gradients_by_hand(module, batch):
 def test_hooks_see_and_change_the_gradients_of_a_plain_loop(size):
     """On a ring those of the mean over a rank's own examples, of which each has another number."""
     loaded = with_methods(load(kind="SGD"), create_model=Hooked)
-    meeting = Meeting(size)
-    steps = [make_step(loaded, EXAMPLE, meeting=meeting, rank=rank) for rank in range(size)]
+    steps = steps_of_ring(loaded, EXAMPLE, size)
     module = Hooked()
     module.load_state_dict(steps[0].model.runner.module.state_dict())
     optimizer = torch.optim.SGD(module.parameters(), 0.05)
