@@ -77,11 +77,15 @@ def test_a_feature_that_the_records_lack_is_named_without_the_graph_around_it(st
     assert "function_node" not in str(caught.value)
 
 
+def next_batches(batches, num_steps=1):
+    batches.restart(range(2), 0, num_steps)
+    return [batches.next_batch() for _ in range(num_steps)]
+
+
 def test_records_that_fit_are_tried_and_come_again(stream):
     good = stream(PARSE.format(name="id"))
     good.try_first()
-    good.restart(range(2), 0, 1)
-    assert good.next_batch().num_examples == 4
+    assert next_batches(good)[0].num_examples == 4
 
 
 @pytest.mark.parametrize(
@@ -120,9 +124,8 @@ def test_python_conditions_in_a_mapped_function_still_become_those_of_tensorflow
     parse = """if tf.strings.length(record) > 0:
                 return 1
             return 0"""
-    batches = stream(parse)
-    batches.restart(range(2), 0, 1)
-    assert batches.next_batch().features.numpy().tolist() == [1, 1, 1, 1]
+    (batch,) = next_batches(stream(parse))
+    assert batch.features.numpy().tolist() == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -161,9 +164,7 @@ def test_examples_are_padded_to_one_of_a_few_lengths(stream):
     lines = """import edl_horovod
         rows = dataset.map(parse).map(lambda i: tf.range(i + 1))
         return edl_horovod.padded(rows, lengths=[4, 6, 16])"""
-    padded_batches = stream(ID, lines)
-    padded_batches.restart(range(2), 0, 3)
-    batches = [padded_batches.next_batch() for _ in range(3)]
+    batches = next_batches(stream(ID, lines), 3)
     longest = [batch.features.numpy().max() + 1 for batch in batches]
     sizes = [batch.features.shape[1] for batch in batches]
     assert sizes == [next(n for n in (4, 6, 16) if n >= length) for length in longest]
@@ -172,10 +173,8 @@ def test_examples_are_padded_to_one_of_a_few_lengths(stream):
 def test_an_example_that_is_longer_than_all_lengths_is_an_error(stream):
     lines = """import edl_horovod
         return edl_horovod.padded(dataset.map(parse).map(lambda i: tf.range(i + 1)), lengths=[8])"""
-    batches = stream(ID, lines)
-    batches.restart(range(2), 0, 3)
     with pytest.raises(DataError, match=r"lengths=\[8\]"):
-        list(iter(batches.next_batch, None))
+        next_batches(stream(ID, lines), 3)
 
 
 @pytest.mark.parametrize(
@@ -189,9 +188,7 @@ def test_examples_of_different_lengths_are_padded_or_ragged(stream, pipeline, ki
     lines = f"""import edl_horovod
         rows = dataset.map(parse).map(lambda i: tf.range(i + 1))
         return {pipeline}"""
-    batches = stream(ID, lines)
-    batches.restart(range(2), 0, 1)
-    batch = batches.next_batch()
+    (batch,) = next_batches(stream(ID, lines))
     assert batch.num_examples == 4
     assert isinstance(batch.features, kind)
     if kind is tf.Tensor:

@@ -117,20 +117,17 @@ def function(module, name):
 @pytest.mark.parametrize(
     ("sly", "says"),
     [
-        (today("os", "system", command="touch"), "os.system in layer 'sly'"),
+        (today("os", "system", command="touch"), "os.system .*'sly'"),
         (today("subprocess", "Popen"), "subprocess.Popen"),
         (today("builtins", "eval"), "builtins.eval"),
         (today("keras.utils", "get_file", origin="http://127.0.0.1"), "keras.utils.get_file"),
         (today("keras.saving", "load_model", filepath="x"), "keras.saving.load_model"),
         (today("keras.models", "load_model", filepath="x"), "keras.models.load_model"),
         (today("keras.src.saving.saving_api", "load_model"), "keras.src.saving.saving_api"),
-        (today("keras.layers", "TFSMLayer", filepath="x"), "TFSMLayer layer 'sly'.*trust=model"),
+        (today("keras.layers", "TFSMLayer", filepath="x"), "TFSMLayer .*'sly'"),
         (today("keras.layers", "TorchModuleWrapper", module="x"), "TorchModuleWrapper"),
         (today("keras.layers", "Dense", units=1, activation=function("os", "abort")), "os.abort"),
-        (
-            today("keras.layers", "StringLookup", vocabulary="/etc/passwd"),
-            "vocabulary file '/etc/passwd' of layer 'sly'",
-        ),
+        (today("keras.layers", "StringLookup", vocabulary="/etc/passwd"), "'/etc/passwd' .*'sly'"),
     ],
 )
 def test_what_keras_would_import_or_run_is_refused(marker, tmp_path, sly, says):
@@ -196,32 +193,29 @@ def test_an_archive_that_would_fill_the_memory_is_refused(tmp_path):
         made(file_model(path))
 
 
+BIAS = "model_weights/dense_1/dense_1/bias:0"
+
+
 def external_link(file, secret):
-    del file["model_weights/dense_1/dense_1/bias:0"]
-    file["model_weights/dense_1/dense_1/bias:0"] = h5py.ExternalLink(secret, "x")
+    file[BIAS] = h5py.ExternalLink(secret, "x")
 
 
 def soft_link(file, secret):
-    del file["model_weights/dense_1/dense_1/bias:0"]
-    file["model_weights/dense_1/dense_1/bias:0"] = h5py.SoftLink("/model_weights")
+    file[BIAS] = h5py.SoftLink("/model_weights")
 
 
 def external_data(file, secret):
-    del file["model_weights/dense_1/dense_1/bias:0"]
-    segments = [(str(secret), 0, 12)]
-    file.create_dataset("model_weights/dense_1/dense_1/bias:0", (3,), "f4", external=segments)
+    file.create_dataset(BIAS, (3,), "f4", external=[(str(secret), 0, 12)])
 
 
 def virtual(file, secret):
-    del file["model_weights/dense_1/dense_1/bias:0"]
     layout = h5py.VirtualLayout((3,), "f4")
     layout[:] = h5py.VirtualSource(str(secret), "x", (3,))
-    file.create_virtual_dataset("model_weights/dense_1/dense_1/bias:0", layout)
+    file.create_virtual_dataset(BIAS, layout)
 
 
 def shape_bomb(file, secret):
-    del file["model_weights/dense_1/dense_1/bias:0"]
-    file.create_dataset("model_weights/dense_1/dense_1/bias:0", (1 << 40,), "f4", chunks=(1024,))
+    file.create_dataset(BIAS, (1 << 40,), "f4", chunks=(1024,))
 
 
 @pytest.mark.parametrize(
@@ -240,6 +234,7 @@ def test_hdf5_that_reaches_out_of_its_file_is_refused(tmp_path, change, says):
         file["x"] = np.ones(3, np.float32)
     path = write_h5(tmp_path / "model.h5", sequential(FIRST), WEIGHTS)
     with h5py.File(path, "a") as file:
+        del file[BIAS]
         change(file, secret)
     for model in (file_model(path), file_model(path, is_trusted=True)):
         with pytest.raises(UserCodeError, match=says):

@@ -16,10 +16,6 @@ if LATER:
     GRADIENTS = [tf.constant([3.0, -4.0]), tf.constant([[12.0]])]  # Of length 13.
 
 
-def as_lists(gradients):
-    return [gradient.numpy().tolist() for gradient in gradients]
-
-
 @pytest.mark.parametrize("scale", [1.0, 8.0])
 def test_a_long_gradient_is_shortened_as_a_whole(scale):
     scaled = [gradient * scale for gradient in GRADIENTS]
@@ -28,14 +24,17 @@ def test_a_long_gradient_is_shortened_as_a_whole(scale):
         np.testing.assert_allclose(ours, whole * scale / 2, rtol=1e-6)
 
 
-def test_a_short_gradient_stays_as_it_is():
-    clipped = clip(GRADIENTS, StepOptions(clip_norm=100.0), 1.0)
-    assert as_lists(clipped) == as_lists(GRADIENTS)
-
-
-def test_large_values_are_cut_one_by_one():
-    clipped = clip(GRADIENTS, StepOptions(clip_value=3.5), 1.0)
-    assert as_lists(clipped) == [[3.0, -3.5], [[3.5]]]
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (StepOptions(clip_norm=100.0), [[3.0, -4.0], [[12.0]]]),
+        (StepOptions(clip_value=3.5), [[3.0, -3.5], [[3.5]]]),
+    ],
+    ids=["a short gradient stays as it is", "large values are cut one by one"],
+)
+def test_clipped_gradients(options, expected):
+    clipped = clip(GRADIENTS, options, 1.0)
+    assert [gradient.numpy().tolist() for gradient in clipped] == expected
 
 
 def test_what_float16_could_not_hold_stays_visible():

@@ -90,12 +90,16 @@ def test_a_variable_with_a_constraint_goes_whole():
     assert [is_by_rows for name, is_by_rows in by_rows.items() if "kernel" in name] == [False, True]
 
 
-def test_what_an_optimizer_of_the_users_looks_at_nobody_knows():
-    assert groups(Own())[0] == []
-
-
-def test_gradients_that_are_added_up_over_steps_may_be_bounded_together():
-    assert groups(keras.optimizers.Adam(gradient_accumulation_steps=2))[0] == []
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        later("Own()"),
+        # Gradients that are added up over steps may be bounded together.
+        later("keras.optimizers.Adam(gradient_accumulation_steps=2)"),
+    ],
+)
+def test_what_else_an_optimizer_looks_at_nobody_knows(optimizer):
+    assert groups(optimizer)[0] == []
 
 
 def plain(name):

@@ -140,9 +140,22 @@ def test_ragged_and_sparse_tensors_reach_the_model_as_such(batches):
         assert row.to_list() == [list(range(number % 3)), [number % 3, number % 3 + 1]]
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_examples_need_no_create_dataset(batches, at_once):
-    read = read_all(batches("plain", at_once=at_once))
+@pytest.mark.parametrize(
+    ("name", "pipeline", "at_once"),
+    [
+        ("plain", None, False),
+        ("plain", None, True),
+        ("unbatched", None, False),
+        # Scalar strings are parsed as records of files are.
+        (
+            "records",
+            "dataset.map(lambda r: tf.strings.to_number(r)).map(lambda n: ({'x': n[None]}, n))",
+            False,
+        ),
+    ],
+)
+def test_examples_need_no_create_dataset_and_records_do(batches, name, pipeline, at_once):
+    read = read_all(batches(name, pipeline, at_once=at_once))
     assert sorted(int(n) for batch in read for n in batch.labels) == list(range(NUM))
     for batch in read:
         np.testing.assert_array_equal(batch.features["x"][:, 0], batch.labels)
@@ -154,17 +167,6 @@ def test_weights_of_examples_arrive_and_labels_stay_away_from_predictions(batche
     for batch in read_all(batches("weighed", mode=Mode.PREDICTION)):
         assert batch.features["x"].shape[1:] == (2,)
         assert batch.labels is None
-
-
-def test_scalar_strings_are_parsed_as_records_of_files(batches):
-    pipeline = "dataset.map(lambda r: tf.strings.to_number(r)).map(lambda n: (n, n))"
-    read = read_all(batches("records", pipeline))
-    assert sorted(int(n) for batch in read for n in batch.labels) == list(range(NUM))
-
-
-def test_unbatched_examples_are_taken(batches):
-    read = read_all(batches("unbatched"))
-    assert sum(batch.num_examples for batch in read) == NUM
 
 
 @pytest.mark.parametrize(
