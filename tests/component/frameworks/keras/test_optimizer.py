@@ -67,7 +67,6 @@ def test_a_variable_goes_row_by_row_with_its_slots(optimizer, num_slots):
 def test_an_optimizer_without_slots_has_none_whatever_the_size_of_the_model(optimizer, use_bias):
     x = keras.Input((4,))
     model = keras.Model(x, keras.layers.Dense(3, use_bias=use_bias)(x))
-    optimizer = optimizer.from_config(optimizer.get_config())
     optimizer.build(model.trainable_variables)
     assert not any(slots_of(optimizer, model.trainable_variables))
 
