@@ -131,7 +131,7 @@ $(DEMO)/records/%: $(DEMO)/images | $(READY)
 # Jobs wait for much, so that some more tests run side by side than there are cores; those of jobs come first.
 PYTEST := $(BIN)/python -m pytest -q
 SIDE_BY_SIDE := $(PYTEST) --workers 3
-JOBS := tests/integration tests/parallel
+JOBS := tests/parallel tests/integration
 TESTS := $(JOBS) tests/kube tests/component tests/unit
 
 SOON := not long and not root
