@@ -15,10 +15,6 @@ from edl_horovod.spec import ElasticDLSpec
 from edl_horovod.tasks import opening
 
 
-def adapt(one, source, folder, tell, examples=None):
-    opening.adapt(one, source, folder, tell, examples=lambda: contextlib.nullcontext(examples))
-
-
 class Source:
     layout = None
 
@@ -30,18 +26,17 @@ class Source:
         return [str(number).encode() for number in ids]
 
 
-def loaded(function):
+def adapted(function, source, folder, tell=print, examples=None):
+    """What a spec with this `adapt` gets to know."""
     methods = dict.fromkeys(ElasticDLSpec.__abstractmethods__, lambda self: None)
     kind = type("Spec", (ElasticDLSpec,), {**methods, "adapt": function})
-    return SimpleNamespace(spec=kind(), label="Spec of m.py", zoo=Path("/zoo"))
-
-
-def concrete():
-    return loaded(ElasticDLSpec.adapt)
+    loaded = SimpleNamespace(spec=kind(), label="Spec of m.py", zoo=Path("/zoo"))
+    opening.adapt(loaded, source, folder, tell, examples=lambda: contextlib.nullcontext(examples))
+    return loaded.spec.adapted
 
 
 def test_all_records_are_looked_at_once_for_all_processes(tmp_path):
-    calls, told = [], []
+    calls, messages = [], []
 
     def look(self, records, tell):
         calls.append(list(records))
@@ -49,11 +44,9 @@ def test_all_records_are_looked_at_once_for_all_processes(tmp_path):
         return {"number": len(calls[-1])}
 
     for _ in range(3):
-        one = loaded(look)
-        adapt(one, Source(5), tmp_path / "adapted", told.append)
-        assert one.spec.adapted == {"number": 5}
+        assert adapted(look, Source(5), tmp_path / "adapted", messages.append) == {"number": 5}
     assert calls == [[b"0", b"1", b"2", b"3", b"4"]]
-    assert told == ["seen"]
+    assert messages == ["seen"]
 
 
 def test_other_records_are_looked_at_anew(tmp_path):
@@ -61,44 +54,37 @@ def test_other_records_are_looked_at_anew(tmp_path):
         return sum(1 for _ in records)
 
     for count, fingerprint in ((5, "f"), (7, "g")):
-        one = loaded(look)
-        adapt(one, Source(count, fingerprint), tmp_path, print)
-        assert one.spec.adapted == count
+        assert adapted(look, Source(count, fingerprint), tmp_path) == count
 
 
 def test_a_spec_without_it_costs_nothing(tmp_path):
-    one = concrete()
-    adapt(one, None, tmp_path / "adapted", print)
-    assert one.spec.adapted is None
+    assert adapted(ElasticDLSpec.adapt, None, tmp_path / "adapted") is None
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("value", [{1, 2}, float("nan"), object()])
 def test_what_json_cannot_hold_is_refused(tmp_path, value):
-    with pytest.raises(UserCodeError, match=r"adapt of Spec of m\.py must return a value"):
-        adapt(loaded(lambda self: value), Source(4), tmp_path, print)
+    with pytest.raises(UserCodeError, match=r"Spec of m\.py must return"):
+        adapted(lambda self: value, Source(4), tmp_path)
     assert not (tmp_path / "adapted.json").exists()
 
 
 def test_the_first_process_has_what_the_others_read(tmp_path):
-    one = loaded(lambda self: {"values": ("a", "b"), 3: 1})
-    adapt(one, Source(4), tmp_path, print)
-    assert one.spec.adapted == {"values": ["a", "b"], "3": 1}
-    assert json.loads((tmp_path / "adapted.json").read_text())["value"] == one.spec.adapted
+    value = adapted(lambda self: {"values": ("a", "b"), 3: 1}, Source(4), tmp_path)
+    assert value == {"values": ["a", "b"], "3": 1}
+    assert json.loads((tmp_path / "adapted.json").read_text())["value"] == value
 
 
 def test_what_it_raises_is_the_users_error(tmp_path):
     def look(self, records):
         raise KeyError("salary")
 
-    with pytest.raises(UserCodeError, match=r"adapt of Spec of m\.py failed.*salary"):
-        adapt(loaded(look), Source(4), tmp_path, print)
+    with pytest.raises(UserCodeError, match="salary"):
+        adapted(look, Source(4), tmp_path)
 
 
 def test_examples_are_made_where_they_are_declared(tmp_path):
-    one = loaded(lambda self, examples: sum(examples))
-    adapt(one, Source(4), tmp_path, print, examples=[1, 2])
-    assert one.spec.adapted == 3
+    assert adapted(lambda _, examples: sum(examples), Source(4), tmp_path, examples=[1, 2]) == 3
 
 
 class ColumnSource(Source):
@@ -110,13 +96,14 @@ class ColumnSource(Source):
 
 
 def test_records_with_columns_are_what_create_dataset_gets(tmp_path):
-    one = loaded(lambda self, records: [[row["t"].decode(), row["w"].tolist()] for row in records])
-    adapt(one, ColumnSource(5), tmp_path, print)
-    assert one.spec.adapted == [[str(number), [number]] for number in range(5)]
+    def look(self, records):
+        return [[row["t"].decode(), row["w"].tolist()] for row in records]
+
+    expected = [[str(number), [number]] for number in range(5)]
+    assert adapted(look, ColumnSource(5), tmp_path) == expected
 
 
 def test_arrays_of_numpy_become_lists(tmp_path):
     value = {"mean": np.array([0.1, 2], np.float32), "count": np.int64(3), "words": [np.str_("a")]}
-    one = loaded(lambda self: value)
-    adapt(one, Source(4), tmp_path, print)
-    assert one.spec.adapted == {"mean": [float(np.float32(0.1)), 2.0], "count": 3, "words": ["a"]}
+    expected = {"mean": [float(np.float32(0.1)), 2.0], "count": 3, "words": ["a"]}
+    assert adapted(lambda self: value, Source(4), tmp_path) == expected

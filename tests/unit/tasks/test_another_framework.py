@@ -6,12 +6,7 @@ On a ring it is in `tests/parallel/ranks/both/test_another_framework.py`.
 import numpy as np
 import pytest
 
-from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.errors import ConfigError, UserCodeError
-from edl_horovod.records.sources.table import SCHEMES
-from tests.alone import run_alone
-from tests.jobs import config_of
-from tests.numpy_framework import ENTRY
 
 ZOO = '''
 import numpy as np
@@ -93,26 +88,19 @@ def optimizer(lr=0.1):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(run, tmp_path):
     """Run a task on 100 records: `run("train", "model_def=models.Full")`; gives its result."""
-    monkeypatch.setitem(FRAMEWORKS, "numpy", ENTRY)
-    monkeypatch.setitem(SCHEMES, "numbers", "tests.memory_source")
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "models.py").write_text(ZOO)
     (tmp_path / "zoo" / "functions.py").write_text(FUNCTIONS)
 
-    def run_it(task, *settings, output="out", until=0):
-        common = ["data=numbers:100", f"output={tmp_path / output}"]
-        common.append(f"job_dir={tmp_path / output}.job")
-        if task == "train":
-            common += [f"model_zoo={tmp_path / 'zoo'}", "framework=numpy", "train.batch_size=20"]
-            common += (
-                [] if any(s.startswith("train.epochs") for s in settings) else ["train.epochs=6"]
-            )
-        config = config_of(task, [*common, *settings])
-        return run_alone(config, tmp_path / "events.jsonl", until)
+    train = (f"model_zoo={tmp_path / 'zoo'}", "train.batch_size=20", "train.epochs=6")
 
-    return run_it
+    def run_task(task, *settings, output="out", until=0):
+        defaults = train if task == "train" else ()
+        return run(task, *defaults, *settings, output=output, job=f"{output}.job", until=until)
+
+    return run_task
 
 
 @pytest.fixture
@@ -132,7 +120,7 @@ def test_a_model_is_exported_for_programs_without_its_code(run, kernel, tmp_path
 
 
 def test_a_setting_that_it_does_not_support_is_refused(run):
-    with pytest.raises(ConfigError, match=r"train.compile is for framework=torch"):
+    with pytest.raises(ConfigError, match=r"train\.compile"):
         run("train", "model_def=models.Full", "train.compile=true")
 
 
@@ -170,7 +158,7 @@ def test_a_schedule_sets_the_rate_of_each_step(run, kernel):
 
 def test_a_hook_of_a_step_changes_nothing(run):
     run("train", "model_def=models.Meddling")
-    with pytest.raises(UserCodeError, match="on_train_batch_end changes the model"):
+    with pytest.raises(UserCodeError, match="on_train_batch_end"):
         run("train", "model_def=models.Meddling", "callbacks.per_step=true", output="other")
 
 

@@ -26,7 +26,7 @@ def sum_up(summands, compression):
 
     with ThreadPoolExecutor(len(summands)) as pool:
         totals = list(pool.map(on, range(len(summands))))
-    return totals, [one.num_bytes for one in collectives]
+    return totals, [of_rank.num_bytes for of_rank in collectives]
 
 
 def draw(size, scale=1.0, shapes=SHAPES):

@@ -3,8 +3,6 @@
 import itertools
 import threading
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,19 +26,10 @@ from tests import numpy_framework
 from tests.jobs import training
 from tests.memory_source import KIND
 from tests.thread_ring import RankCollectives, Ring
+from tests.unit.tasks.conftest import ZOO
+from tests.unit.tasks.ranks import CountingStep, assert_all_fail, on_all
 
-ZOO = Path(__file__).parents[2] / "zoo"
 NUM_RECORDS, BATCH, REPLICAS, EPOCHS = 100, 12, 4, 3
-
-
-class CountingStep(numpy_framework.Step):
-    """Counts the local steps with examples."""
-
-    num_steps = 0
-
-    def step(self, batch, **arguments):
-        self.num_steps += batch is not None
-        return super().step(batch, **arguments)
 
 
 class Rank:
@@ -77,6 +66,10 @@ class Rank:
         for name, part in self.step.variables.items():
             part.assign(other.values[name])
 
+    def run_on(self, num_rounds=None):
+        """Run this many rounds, or all; the losses."""
+        return [self.run().loss for _ in range(self.last if num_rounds is None else num_rounds)]
+
     def run(self):
         batch = self.batches.next_batch()
         self.ids.append(self.batches.record_ids)
@@ -97,16 +90,21 @@ def source():
     return KIND.open(Request)
 
 
+def ring_of(job, source, size, *arguments):
+    """A ring, and its ranks before their first round."""
+    ring = Ring(size)
+    ranks = [Rank(job, source, ring.of(rank), *arguments) for rank in range(size)]
+    for number, rank in enumerate(ranks):
+        rank.begin(number, size, 0)
+    return ring, ranks
+
+
 def train(source, size, *, momentum=0.0, **local):
     """Train on a ring; returns the losses, the variables and the record ids of each rank."""
     train_settings = {"local": LocalConfig(**local)} if local else {}
     job = training(BATCH, train_settings, data_plan=DataConfig(lanes=local.get("replicas", 4)))
-    ring = Ring(size)
-    ranks = [Rank(job, source, ring.of(rank), momentum) for rank in range(size)]
-    for number, rank in enumerate(ranks):
-        rank.begin(number, size, 0)
-    with ThreadPoolExecutor(size) as pool:
-        losses = list(pool.map(lambda rank: [rank.run().loss for _ in range(rank.last)], ranks))
+    _, ranks = ring_of(job, source, size, momentum)
+    losses = on_all(ranks, Rank.run_on)
     return losses, [rank.values for rank in ranks], [rank.ids for rank in ranks]
 
 
@@ -133,21 +131,32 @@ def test_rounds_of_one_step_are_synchronous_steps_of_sgd(source, momentum):
     np.testing.assert_allclose(local["kernel"], plain["kernel"], rtol=1e-9)
 
 
+def assert_same_on_rings(source, sizes, **settings):
+    """Rings of these sizes have what one process has; returns its losses and record ids."""
+    expected, (alone,), (ids,) = train(source, 1, momentum=0.5, **settings)
+    for size in sizes:
+        losses, values, parts = train(source, size, momentum=0.5, **settings)
+        for rank in range(size):
+            np.testing.assert_allclose(losses[rank], expected[0], rtol=1e-9)
+            for name, value in values[rank].items():
+                np.testing.assert_allclose(value, alone[name], rtol=1e-9, atol=1e-12)
+        assert_records(parts, ids)
+    return expected[0], ids
+
+
+def assert_records(parts, ids):
+    """In each step the ranks together have read the records of one process."""
+    for number, whole in enumerate(ids):
+        assert sorted(np.concatenate([rank[number] for rank in parts])) == sorted(whole)
+
+
 @pytest.mark.parametrize("fragments", [1, 3])
 @pytest.mark.parametrize("inner_state", ["average", "reset", "keep"])
 @pytest.mark.parametrize("method", ["average", "diloco"])
 def test_the_result_does_not_depend_on_the_ring(source, method, inner_state, fragments):
     settings = {"steps": 3, "replicas": REPLICAS, "method": method, "inner_state": inner_state}
     settings["fragments"] = fragments
-    expected, (alone,), (ids,) = train(source, 1, momentum=0.5, **settings)
-    for size in (2, 3, 4):
-        losses, values, parts = train(source, size, momentum=0.5, **settings)
-        for rank in range(size):
-            np.testing.assert_allclose(losses[rank], expected[0], rtol=1e-9)
-            for name, value in values[rank].items():
-                np.testing.assert_allclose(value, alone[name], rtol=1e-9, atol=1e-12)
-        for number, whole in enumerate(ids):
-            assert sorted(np.concatenate([rank[number] for rank in parts])) == sorted(whole)
+    _, ids = assert_same_on_rings(source, (2, 3, 4), **settings)
     per_epoch = len(ids) // EPOCHS
     for epoch in range(EPOCHS):
         seen = np.concatenate(ids[epoch * per_epoch : (epoch + 1) * per_epoch])
@@ -159,24 +168,24 @@ def test_replicas_of_several_steps_differ_from_synchronous_steps_and_from_each_o
     losses, values, _ = train(source, 1, momentum=0.5, steps=3, replicas=4, inner_state="keep")
     assert len(losses[0]) == -(-len(plain[0]) // EPOCHS // 3) * EPOCHS
     assert losses[0][-1] < losses[0][0] / 2
-    kept = values[0]["replicas/optimizer/velocity"]
-    assert kept.shape[0] == 4
-    assert len({row.tobytes() for row in kept}) == 4
+    velocities = values[0]["replicas/optimizer/velocity"]
+    assert velocities.shape[0] == 4
+    assert len({row.tobytes() for row in velocities}) == 4
 
 
 def test_the_outer_optimizer_is_sgd_with_nesterov_momentum(source):
     settings = {"steps": 2, "replicas": 2, "outer_learning_rate": 0.5, "outer_momentum": 0.8}
     job = training(BATCH, {"local": LocalConfig(method="diloco", **settings)})
-    plain = training(BATCH, {"local": LocalConfig(steps=2, replicas=2)})
-    ours, theirs = (Rank(each, source, Ring(1).of(0)) for each in (job, plain))
+    plain_job = training(BATCH, {"local": LocalConfig(steps=2, replicas=2)})
+    ours, plain = (Rank(settings, source, Ring(1).of(0)) for settings in (job, plain_job))
     velocity, weights = 0.0, ours.values["kernel"]
     for number in range(4):
-        for rank in (ours, theirs):
+        for rank in (ours, plain):
             rank.begin(0, 1, number)
         before = ours.values["kernel"]
-        theirs.inner.model.kernel.assign(before)
-        theirs.run()
-        change = theirs.values["kernel"] - before
+        plain.inner.model.kernel.assign(before)
+        plain.run()
+        change = plain.values["kernel"] - before
         velocity = 0.8 * velocity + change
         weights = before + 0.5 * (change + 0.8 * velocity)
         ours.run()
@@ -261,17 +270,20 @@ def test_the_sum_of_a_fragment_travels_while_the_next_local_steps_run(source):
         rank.begin(number, 2, 0)
         assert list(rank.step.metric_names) == []  # It takes an empty step.
         wait_in(rank)
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda rank: rank.run(), ranks))
+    on_all(ranks, Rank.run)
     assert have_arrived == [True] * 6
+
+
+def assert_values(ranks, expected):
+    for rank, values in zip(ranks, expected, strict=True):
+        for name, value in rank.values.items():
+            np.testing.assert_array_equal(value, values[name], err_msg=name)
 
 
 def test_an_error_of_the_user_ends_the_round_and_its_sums(source):
     job = training(BATCH, {"local": LocalConfig(steps=4, replicas=2, fragments=4)})
-    ring = Ring(2)
-    ranks = [Rank(job, source, ring.of(rank)) for rank in range(2)]
-    for number, rank in enumerate(ranks):
-        rank.begin(number, 2, 0)
+    _, ranks = ring_of(job, source, 2)
+    for rank in ranks:
         step = rank.inner.step
 
         def failing_step(batch, rank=rank, step=step, **arguments):
@@ -281,13 +293,8 @@ def test_an_error_of_the_user_ends_the_round_and_its_sums(source):
 
         rank.inner.step = failing_step
     before = [rank.values for rank in ranks]
-    with ThreadPoolExecutor(2) as pool:
-        for failed in [pool.submit(rank.run) for rank in ranks]:
-            with pytest.raises(UserCodeError):
-                failed.result()
-    for rank, values in zip(ranks, before, strict=True):
-        for name, value in rank.values.items():
-            np.testing.assert_array_equal(value, values[name])
+    assert_all_fail(ranks, UserCodeError)
+    assert_values(ranks, before)
     assert not [thread for thread in threading.enumerate() if "sums" in thread.name]
 
 
@@ -303,8 +310,8 @@ def test_a_warmup_of_all_steps_is_plain_training(source):
         warm_losses, warm, warm_ids = train(source, size, momentum=0.5, **rounds)
         np.testing.assert_allclose(warm_losses, losses, rtol=1e-9)
         np.testing.assert_allclose(warm[0]["kernel"], plain[0]["kernel"], rtol=1e-9)
-        for ours, theirs in zip(warm_ids, ids, strict=True):
-            assert list(map(list, ours)) == list(map(list, theirs))
+        for warm_steps, steps in zip(warm_ids, ids, strict=True):
+            assert list(map(list, warm_steps)) == list(map(list, steps))
 
 
 @pytest.mark.parametrize("inner_state", ["average", "reset", "keep"])
@@ -313,18 +320,10 @@ def test_with_a_warmup_the_result_does_not_depend_on_the_ring(source, warmup, in
     settings = {"steps": 4, "replicas": REPLICAS, "method": "diloco", "inner_state": inner_state}
     settings["warmup_steps"] = warmup
     plain, _, _ = train(source, 1, momentum=0.5)
-    expected, (alone,), (ids,) = train(source, 1, momentum=0.5, **settings)
-    np.testing.assert_allclose(expected[0][:warmup], plain[0][:warmup], rtol=1e-9)
+    losses, ids = assert_same_on_rings(source, (2, 4), **settings)
+    np.testing.assert_allclose(losses[:warmup], plain[0][:warmup], rtol=1e-9)
     per_epoch = np.concatenate(ids).reshape(EPOCHS, NUM_RECORDS)
     assert (np.sort(per_epoch) == np.arange(NUM_RECORDS)).all()
-    for size in (2, 4):
-        losses, values, parts = train(source, size, momentum=0.5, **settings)
-        for rank in range(size):
-            np.testing.assert_allclose(losses[rank], expected[0], rtol=1e-9)
-            for name, value in values[rank].items():
-                np.testing.assert_allclose(value, alone[name], rtol=1e-9, atol=1e-12)
-        for number, whole in enumerate(ids):
-            assert sorted(np.concatenate([rank[number] for rank in parts])) == sorted(whole)
 
 
 @pytest.mark.parametrize("inner_state", ["average", "keep", "reset"])
@@ -350,36 +349,44 @@ def test_a_training_resumes_within_the_warmup_and_at_its_border(source, done, in
     ring = Ring(2)
     before = Rank(job, source, None, 0.5)
     before.begin(0, 1, 0)
-    losses = [before.run().loss for _ in range(done)]
+    losses = before.run_on(done)
     ranks = [Rank(job, source, None, 0.5) for _ in range(2)]
     for number, rank in enumerate(ranks):
         rank.go_on_as(before, ring.of(number))
         rank.begin(number, 2, done)
-    with ThreadPoolExecutor(2) as pool:
-        later = list(
-            pool.map(lambda rank: [rank.run().loss for _ in range(rank.last - done)], ranks)
-        )
-    for rank, its_losses in zip(ranks, later, strict=True):
-        np.testing.assert_allclose([*losses, *its_losses], expected[0], rtol=1e-9)
+    later = on_all(ranks, lambda rank: rank.run_on(rank.last - done))
+    for rank, later_losses in zip(ranks, later, strict=True):
+        np.testing.assert_allclose([*losses, *later_losses], expected[0], rtol=1e-9)
         np.testing.assert_allclose(rank.values["kernel"], whole["kernel"], rtol=1e-9)
 
 
 def run_until_a_loss(ranks, ring, number, fails_in):
     """Run some rounds, and one that a collective breaks, which leaves no trace."""
-    with ThreadPoolExecutor(len(ranks)) as pool:
-        list(pool.map(lambda rank: [rank.run() for _ in range(number)], ranks))
-        before = [rank.values for rank in ranks]
-        ring.fails_in = fails_in
-        for failed in [pool.submit(rank.run) for rank in ranks]:
-            with pytest.raises(CollectiveFailed):
-                failed.result()
+    on_all(ranks, lambda rank: rank.run_on(number))
+    before = [rank.values for rank in ranks]
+    ring.fails_in = fails_in
+    assert_all_fail(ranks, CollectiveFailed)
     # Before the replicas are computed, it is another phase in which a rank waits for the others.
     assert all(
         (rank.step.waited_seconds() > 0) == (fails_in != "edl.rounds.done") for rank in ranks
     )
-    for rank, values in zip(ranks, before, strict=True):
-        for name, value in rank.values.items():
-            np.testing.assert_array_equal(value, values[name], err_msg=name)
+    assert_values(ranks, before)
+
+
+def lose_a_rank(ring, ranks, number, fails_in, steps_again, alone):
+    """Lose a rank of four in this round; the others repeat some steps, and have what one has."""
+    run_until_a_loss(ranks, ring, number, fails_in)
+    survivors, ring = ranks[:1] + ranks[2:], Ring(3)
+    for rank_number, rank in enumerate(survivors):
+        rank.step._collectives = rank.inner._collectives = ring.of(rank_number)
+        rank.begin(rank_number, 3, number)
+        rank.inner.num_steps, rank.ids = 0, []
+    on_all(survivors, Rank.run)
+    assert sum(rank.inner.num_steps for rank in survivors) == steps_again
+    on_all(survivors, lambda rank: rank.run_on(rank.last - number - 1))
+    for rank in survivors:
+        np.testing.assert_allclose(rank.values["kernel"], alone["kernel"], rtol=1e-9)
+    return survivors
 
 
 @pytest.mark.parametrize(
@@ -390,24 +397,8 @@ def test_a_loss_in_the_warmup_or_in_the_first_round(source, number, fails_in, st
     settings = {"steps": 3, "replicas": REPLICAS, "inner_state": "keep", "warmup_steps": 2}
     job = training(BATCH, {"local": LocalConfig(**settings)})
     _, (alone,), (ids,) = train(source, 1, momentum=0.5, **settings)
-    ring = Ring(4)
-    ranks = [Rank(job, source, ring.of(rank), 0.5) for rank in range(4)]
-    for rank_number, rank in enumerate(ranks):
-        rank.begin(rank_number, 4, 0)
-    run_until_a_loss(ranks, ring, number, fails_in)
-    survivors, ring = ranks[:1] + ranks[2:], Ring(3)
-    for rank_number, rank in enumerate(survivors):
-        rank.go_on_as(rank, ring.of(rank_number))
-        rank.begin(rank_number, 3, number)
-        rank.inner.num_steps, rank.ids = 0, []
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(lambda rank: rank.run(), survivors))
-        assert sum(rank.inner.num_steps for rank in survivors) == steps_again
-        list(pool.map(lambda rank: [rank.run() for _ in range(rank.last - number - 1)], survivors))
-    for rank in survivors:
-        np.testing.assert_allclose(rank.values["kernel"], alone["kernel"], rtol=1e-9)
-    for step, whole in enumerate(ids[number:]):
-        assert sorted(np.concatenate([rank.ids[step] for rank in survivors])) == sorted(whole)
+    survivors = lose_a_rank(*ring_of(job, source, 4, 0.5), number, fails_in, steps_again, alone)
+    assert_records([rank.ids for rank in survivors], ids[number:])
 
 
 @pytest.mark.parametrize("inner_state", ["average", "keep"])
@@ -424,8 +415,8 @@ def test_rounds_go_on_after_one_whose_examples_are_all_filtered_out(source, inne
     assert rank.run().num_examples == 0
     np.testing.assert_array_equal(rank.values["kernel"], weights)
     if inner_state == "keep":
-        for kept in rank.values["replicas/optimizer/velocity"]:
-            np.testing.assert_array_equal(kept, velocity)
+        for of_replica in rank.values["replicas/optimizer/velocity"]:
+            np.testing.assert_array_equal(of_replica, velocity)
     rank.spec.create_dataset = create_dataset
     assert rank.run().num_examples == 2 * BATCH
     assert not np.array_equal(rank.values["kernel"], weights)
@@ -448,22 +439,8 @@ def test_after_a_loss_only_the_replicas_of_the_lost_rank_are_trained_again(
     settings["fragment_steps"] = fragments
     job = training(BATCH, {"local": LocalConfig(**settings)})
     _, (alone,), _ = train(source, 1, **settings)
-    ring = Ring(4)
-    ranks = [Rank(job, source, ring.of(rank)) for rank in range(4)]
-    for number, rank in enumerate(ranks):
-        rank.begin(number, 4, 0)
-    run_until_a_loss(ranks, ring, 1, fails_in)
-    survivors, ring = ranks[:1] + ranks[2:], Ring(3)
-    for number, rank in enumerate(survivors):
-        rank.step._collectives = ring.of(number)
-        rank.begin(number, 3, 1)
-        rank.inner.num_steps = 0
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(lambda rank: rank.run(), survivors))
-        assert sum(rank.inner.num_steps for rank in survivors) == 3  # One replica's.
-        list(pool.map(lambda rank: [rank.run() for _ in range(rank.last - 2)], survivors))
-    for rank in survivors:
-        np.testing.assert_allclose(rank.values["kernel"], alone["kernel"], rtol=1e-9)
+    # The steps again are those of one replica.
+    lose_a_rank(*ring_of(job, source, 4), 1, fails_in, 3, alone)
 
 
 @pytest.mark.parametrize("fragments", [1, 3])
@@ -478,12 +455,8 @@ def test_with_compressed_changes_the_ring_shows_no_more_than_their_rounding(
     job = training(BATCH, {"local": local, "compression": compression})
     curves = []
     for size in (1, 2, 4):
-        ring = Ring(size)
-        ranks = [Rank(job, source, ring.of(rank), 0.5, "float32") for rank in range(size)]
-        for number, rank in enumerate(ranks):
-            rank.begin(number, size, 0)
-        with ThreadPoolExecutor(size) as pool:
-            losses = list(pool.map(lambda rank: [rank.run().loss for _ in range(rank.last)], ranks))
+        _, ranks = ring_of(job, source, size, 0.5, "float32")
+        losses = on_all(ranks, Rank.run_on)
         np.testing.assert_array_equal(losses, losses[:1] * size)
         curves.append(losses[0])
     assert not np.allclose(curves[1], curves[0], rtol=1e-6)
@@ -491,51 +464,42 @@ def test_with_compressed_changes_the_ring_shows_no_more_than_their_rounding(
         np.testing.assert_allclose(curve, curves[0], rtol=tolerance)
 
 
+ROUNDS = LocalConfig(steps=2)
+
+
 @pytest.mark.parametrize(
-    ("key", "settings"),
+    ("key", "train_settings", "settings"),
     [
-        ("train.local.replicas", {"train": {"local": LocalConfig(steps=2, replicas=5)}}),
-        (
-            "data_plan.lanes",
-            {"train": {"local": LocalConfig(steps=2)}, "data_plan": DataConfig(lanes=12)},
-        ),
-        (
-            "train.batch_norm",
-            {"train": {"local": LocalConfig(steps=2), "batch_norm": "synchronized"}},
-        ),
+        ("local.replicas", {"local": LocalConfig(steps=2, replicas=5)}, {}),
+        ("data_plan.lanes", {"local": ROUNDS}, {"data_plan": DataConfig(lanes=12)}),
+        ("batch_norm", {"local": ROUNDS, "batch_norm": "synchronized"}, {}),
+        ("train.compression", {"compression": "int8"}, {}),
     ],
 )
-def test_settings_that_do_not_fit_rounds_are_refused(key, settings):
+def test_settings_that_do_not_fit_rounds_are_refused(key, train_settings, settings):
     with pytest.raises(ConfigError, match=key):
-        training(BATCH, **settings)
-
-
-def test_numbers_of_8_bits_are_for_rounds():
-    with pytest.raises(ConfigError, match=r"train\.compression"):
-        training(BATCH, {"compression": "int8"})
+        training(BATCH, train_settings, **settings)
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "key"),
     [
-        {"fragments": 2},
-        {"fragments": 0},
-        {"steps": 8, "fragments": 3, "fragment_steps": 4},
-        {"steps": 8, "fragment_steps": 0},
+        # The sums of all fragments must start within the round.
+        ({"fragments": 2}, "local.fragment"),
+        ({"fragments": 0}, "local.fragment"),
+        ({"steps": 8, "fragments": 3, "fragment_steps": 4}, "local.fragment"),
+        ({"steps": 8, "fragment_steps": 0}, "local.fragment"),
+        # A warm-up needs rounds after it.
+        ({"warmup_steps": 3}, "local.warmup_steps"),
     ],
 )
-def test_the_sums_of_all_fragments_must_start_within_the_round(settings):
-    with pytest.raises(ConfigError, match=r"train\.local\.fragment"):
+def test_rounds_that_cannot_be_are_refused(settings, key):
+    with pytest.raises(ConfigError, match=key):
         LocalConfig(**settings)
-
-
-def test_a_warmup_needs_rounds_after_it():
-    with pytest.raises(ConfigError, match=r"train\.local\.warmup_steps"):
-        LocalConfig(warmup_steps=3)
 
 
 def test_more_ranks_than_replicas_are_refused_with_the_setting_that_allows_more():
     launch = LaunchConfig(np=6)
     job = training(BATCH, {"local": LocalConfig(steps=2, replicas=4)}, launch=launch)
-    with pytest.raises(ConfigError, match=r"train\.local\.replicas"):
+    with pytest.raises(ConfigError, match=r"local\.replicas"):
         check_start(job)

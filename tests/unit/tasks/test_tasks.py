@@ -2,7 +2,6 @@
 
 import re
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,47 +9,35 @@ import pytest
 
 from edl_horovod.cli.main import main
 from edl_horovod.config.compose import compose
-from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.tasks import TASKS, Task, check_start
 from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.world import World
 from edl_horovod.job import checkpoint_files, events
 from edl_horovod.records.reader import Reader
-from edl_horovod.records.sources.table import SCHEMES
 from edl_horovod.ring import activity
 from tests import numpy_framework
-from tests.alone import Alone, run_alone
+from tests.alone import Alone
 from tests.jobs import config_of
-from tests.numpy_framework import ENTRY
 from tests.records import write_records
 
-ZOO = Path(__file__).parents[2] / "zoo"
 TRAIN = ("model_def=line", "framework=numpy", "train.epochs=20", "train.batch_size=20")
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    """Run a task on 100 records: `run("train", "train.epochs=2", until=7)`; gives its result."""
-    monkeypatch.setitem(FRAMEWORKS, "numpy", ENTRY)
-    monkeypatch.setitem(SCHEMES, "numbers", "tests.memory_source")
+def events_of(folder, kind):
+    log = [recorded.event for recorded in events.read(folder / "events.jsonl")]
+    return [event for event in log if event.kind == kind]
 
-    def run_it(task, *settings, until=0, data="numbers:100", output="out", job="job", **options):
-        given = [f"data={data}", f"output={tmp_path / output}", f"job_dir={tmp_path / job}"]
-        if task == "train":
-            given.append(f"model_zoo={ZOO}")
-        config = config_of(task, [*given, *settings])
-        return run_alone(config, tmp_path / "events.jsonl", until, **options)
 
-    return run_it
+def log_messages(folder):
+    return [event.message for event in events_of(folder, "log")]
 
 
 @pytest.mark.parametrize(("devices", "is_told"), [("0", True), ("-1", False), ("", False)])
 def test_a_gpu_that_is_asked_for_and_absent_is_told(run, tmp_path, monkeypatch, devices, is_told):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
     run("train", *TRAIN, "train.max_steps=1")
-    told = [e.event for e in events.read(tmp_path / "events.jsonl") if e.event.kind == "log"]
-    said = [each.message for each in told if "CUDA_VISIBLE_DEVICES=0" in each.message]
-    assert len(said) == is_told
+    messages = log_messages(tmp_path)
+    assert sum("CUDA_VISIBLE_DEVICES=0" in message for message in messages) == is_told
 
 
 def test_what_is_left_out_of_the_data_is_told_once_a_job(run, tmp_path):
@@ -63,10 +50,7 @@ def test_what_is_left_out_of_the_data_is_told_once_a_job(run, tmp_path):
     # As two workers of a job do, each with an index of its own.
     for name in ("a", "b"):
         run("train", *settings, data=data, output=name, job=f"{name}.job")
-    told = [
-        e.event.message for e in events.read(tmp_path / "events.jsonl") if e.event.kind == "log"
-    ]
-    assert len([each for each in told if str(damaged) in each]) == 1
+    assert sum(str(damaged) in message for message in log_messages(tmp_path)) == 1
 
 
 def test_it_trains_evaluates_and_predicts_with_two_lines_in_tables(run, tmp_path):
@@ -98,13 +82,8 @@ def test_a_training_that_goes_on_is_the_one_that_was_never_interrupted(run, tmp_
 
 def test_a_training_does_not_go_on_with_a_batch_of_the_other_kind(run):
     run("train", *TRAIN, until=7)
-    with pytest.raises(ConfigError, match=r"another .*elastic.batching"):
+    with pytest.raises(ConfigError, match=r"elastic\.batching"):
         run("train", *TRAIN, "elastic.batching=per_rank", "resume=must", "overwrite=true")
-
-
-def test_a_batch_of_each_rank_is_for_train():
-    with pytest.raises(ConfigError, match=r"elastic.batching is for train"):
-        config_of("evaluate", ["trained_model=m", "data=d", "elastic.batching=per_rank"])
 
 
 def test_steps_and_epochs_are_counted_where_the_batch_grows(run, tmp_path):
@@ -116,10 +95,8 @@ def test_steps_and_epochs_are_counted_where_the_batch_grows(run, tmp_path):
         "debug.ledger=true",
     ]
     assert run("train", "model_def=line", "framework=numpy", *settings).steps == 3 * 4
-    found = [each.event for each in events.read(tmp_path / "events.jsonl")]
-    evaluated = [event.step for event in found if event.kind == "evaluation"]
-    assert evaluated == [4, 8, 12]
-    last = [event for event in found if event.kind == "step"][-1]
+    assert [event.step for event in events_of(tmp_path, "evaluation")] == [4, 8, 12]
+    last = events_of(tmp_path, "step")[-1]
     assert (last.step, last.total_steps, last.epoch, last.records_seen) == (12, 12, 2, 300)
 
 
@@ -142,9 +119,8 @@ def test_a_training_ends_with_its_time(run, tmp_path):
     settings = ["validation_data=numbers:30", "train.epochs=100", "train.max_seconds=1e-6"]
     trained = run("train", "model_def=line", "framework=numpy", *settings)
     assert 0 < trained.steps < 100
-    found = [each.event for each in events.read(tmp_path / "events.jsonl")]
-    assert [event.step for event in found if event.kind == "evaluation"] == [trained.steps]
-    assert any("max_seconds" in event.message for event in found if event.kind == "log")
+    assert [event.step for event in events_of(tmp_path, "evaluation")] == [trained.steps]
+    assert any("max_seconds" in message for message in log_messages(tmp_path))
 
 
 class Changing(Alone):
@@ -166,14 +142,18 @@ def test_steps_before_a_change_of_the_ring_count_for_the_time_of_a_training(run)
     assert trained.steps <= 10
 
 
-def test_a_bound_in_time_needs_evaluations():
-    with pytest.raises(ConfigError, match=r"validation_data.*max_seconds"):
-        config_of("train", ["model_def=line", "data=d", "output=o", "train.max_seconds=5"])
-
-
-def test_a_framework_that_is_in_no_table_is_refused_with_those_that_are(run):
-    with pytest.raises(ConfigError, match=r"framework must be .*keras.*framework='?nump'?"):
-        run("train", "model_def=line", "framework=nump")
+@pytest.mark.parametrize(
+    ("task", "settings", "key"),
+    [
+        ("evaluate", ["trained_model=m", "elastic.batching=per_rank"], r"elastic\.batching"),
+        ("train", ["model_def=line", "train.max_seconds=5"], r"validation_data.*max_seconds"),
+        ("train", ["model_def=line", "framework=nump"], "keras.*nump"),
+    ],
+    ids=["a batch of each rank", "a bound in time without evaluations", "no such framework"],
+)
+def test_settings_that_do_not_fit_a_task_are_refused(run, task, settings, key):
+    with pytest.raises(ConfigError, match=key):
+        run(task, *settings)
 
 
 @pytest.fixture
@@ -190,7 +170,7 @@ def seconds_of(run, monkeypatch):
 
     monkeypatch.setattr(numpy_framework.Batches, "next_batch", slow_batch)
 
-    def run_it(task, *settings, **options):
+    def run_timed(task, *settings, **options):
         membership = Alone()
         before = membership.activity.account()[0]
         run(task, *settings, membership=membership, **options)
@@ -198,7 +178,7 @@ def seconds_of(run, monkeypatch):
         names = ("input", "computing", "evaluation")
         return {name: after[name] - before[name] for name in names}
 
-    return run_it
+    return run_timed
 
 
 def test_a_wait_for_examples_is_input_in_each_task(seconds_of, tmp_path):
@@ -214,9 +194,9 @@ def test_a_wait_for_examples_is_input_in_each_task(seconds_of, tmp_path):
 
     model = f"trained_model={tmp_path / 'out'}"
     for task, output in (("evaluate", "scores"), ("predict", "p.recordio")):
-        found = seconds_of(task, model, output=output, job=task, data="numbers:100")
-        assert found["input"] > 0
-        assert found["computing"] == 0
+        seconds = seconds_of(task, model, output=output, job=task)
+        assert seconds["input"] > 0
+        assert seconds["computing"] == 0
 
 
 def test_a_new_task_is_a_module_and_a_line_in_the_table(run, monkeypatch, capsys):
@@ -229,14 +209,14 @@ def test_a_new_task_is_a_module_and_a_line_in_the_table(run, monkeypatch, capsys
     )
     monkeypatch.setitem(TASKS, "add", task)
     assert run("add", "framework=numpy", data="numbers:100").metrics == {"total": 100.0}
-    with pytest.raises(ConfigError, match=r"launch.np .* counters.*launch.np=4, counters=3"):
+    with pytest.raises(ConfigError, match=r"launch.np=4, counters=3"):
         check_start(config_of("add", ["data=d", "launch.np=4"]))
-    with pytest.raises(ConfigError, match="add needs data"):
+    with pytest.raises(ConfigError, match="data"):
         compose("add", [])
     assert main(["--help"]) == 0
     assert re.search(r"^  add +Add the records up\.$", capsys.readouterr().out, re.MULTILINE)
     with pytest.raises(SystemExit):
         main(["add", "--help"])
-    assert "edl add data=..." in capsys.readouterr().out
+    assert "add data=" in capsys.readouterr().out
     assert main(["add", "framework=keras", "data=numbers:100", "--dry-run"]) == 0
-    assert "edl_horovod.worker" in capsys.readouterr().out
+    assert ".worker" in capsys.readouterr().out
