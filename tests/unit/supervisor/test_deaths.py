@@ -21,8 +21,7 @@ def test_a_killed_process_is_told_with_its_memory_and_what_to_lower():
         process.wait(LIMIT_SECONDS)
     text = what_killed(process.returncode, memory)
     assert text.startswith("It was killed by SIGKILL: most likely memory ran out")
-    assert "had used up to 0.3 GiB when last seen, and there are" in text
-    for key in ("train.batch_size", "data_plan.shuffle_window", "launch.np"):
+    for key in ("0.3 GiB", "train.batch_size", "data_plan.shuffle_window", "launch.np"):
         assert key in text
 
 
@@ -49,7 +48,7 @@ def test_an_exit_code_is_no_signal():
 def test_a_process_that_is_gone_has_the_memory_that_was_seen():
     memory = Memory(2**22 + 1)
     memory.look()
-    assert "its memory was not seen" in str(memory)
+    assert "not seen" in str(memory)
 
 
 @pytest.mark.parametrize(

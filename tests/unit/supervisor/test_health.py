@@ -36,5 +36,5 @@ class RingPrograms:
 )
 def test_one_ring_that_works_is_enough_unless_all_are_asked_for(broken, wanted, levels):
     scope = Scope(RingPrograms(*broken), wanted=frozenset(wanted))
-    found = {it.text.partition(":")[0]: it.level for it in check_ring(scope)}
-    assert found == levels
+    findings = check_ring(scope)
+    assert {finding.text.partition(":")[0]: finding.level for finding in findings} == levels

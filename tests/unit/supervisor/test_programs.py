@@ -20,22 +20,16 @@ def place(tmp_path, monkeypatch):
     return make
 
 
-def test_a_program_beside_the_running_python_comes_first(place):
-    expected = place("environment")
-    place("path")
-    assert plan.locate("mpirun") == expected
-
-
-def test_one_that_is_only_on_path_is_taken_from_there(place):
-    expected = place("path")
-    assert plan.locate("mpirun") == expected
-
-
-def test_a_file_that_cannot_be_run_is_no_program(place):
-    place("environment", mode=0o644)
-    expected = place("path")
-    assert plan.locate("mpirun") == expected
-
-
-def test_one_that_is_nowhere_keeps_its_name(place):
-    assert plan.locate("mpirun") == "mpirun"
+@pytest.mark.parametrize(
+    ("programs", "expected"),
+    [
+        ([("environment", 0o755), ("path", 0o755)], "environment"),
+        ([("path", 0o755)], "path"),
+        ([("environment", 0o644), ("path", 0o755)], "path"),
+        ([], None),
+    ],
+    ids=["beside Python", "only on PATH", "one that cannot be run", "nowhere"],
+)
+def test_a_program_beside_the_running_python_comes_before_path(place, programs, expected):
+    paths = {folder: place(folder, mode=mode) for folder, mode in programs}
+    assert plan.locate("mpirun") == paths.get(expected, "mpirun")

@@ -49,8 +49,8 @@ def test_slots_are_workers_and_spares(wanted, caplog):
 
 def test_a_typing_error_starts_no_more_than_the_ring_and_its_spares(wanted, caplog):
     assert wanted(5000, "elastic.max_np=4", "elastic.spares=1") == 5
-    assert "wants 5000 slots of localhost, but the ring can have 4 ranks" in caplog.text
-    assert "5 workers are kept" in caplog.text
+    for text in ("5000 slots of localhost", "4 ranks", "5 workers"):
+        assert text in caplog.text
 
 
 def test_lanes_bound_a_job_without_a_largest_ring(wanted):
