@@ -1,6 +1,13 @@
-"""Places in a ring on this machine."""
+"""Places in a ring on this machine, and what Horovod is told of them."""
+
+import os
 
 from edl_horovod.coordinator.messages import Place
+
+
+def set_horovod(**variables):
+    """Set variables HOROVOD_* of this process."""
+    os.environ.update({f"HOROVOD_{name}": str(value) for name, value in variables.items()})
 
 
 def place_of(rank, port, token, generation=1, size=2):

@@ -38,6 +38,21 @@ QUICK = {
 }
 
 
+async def ask(port, head, body=b"", context=None):
+    """Send a rendezvous one request; the status of the answer, 0 for none, and its body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    with contextlib.closing(writer):  # Also where a test ends before the answer.
+        writer.write(head.encode() + body)
+        head, _, content = (await reader.read()).partition(b"\r\n\r\n")
+    return int(head.split()[1]) if head else 0, content
+
+
+async def exchange(port, path, body, context=None):
+    """Post what a member has for the others; the answer."""
+    head = f"POST /{path} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
+    return await ask(port, head, body, context)
+
+
 class FakeWorker:
     """A worker that does at once what it is told, except for what a test takes over."""
 
@@ -63,7 +78,7 @@ class FakeWorker:
         self.port, self._slot, self._host, self._secret = port, slot, host, secret
         self._party, self._tls = party, tls
 
-    async def connect(self, **more):
+    async def connect(self, **fields):
         reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self._tls)
         nonce = new_nonce()
         server_nonce = (await reader.readline()).decode().split()[1]
@@ -74,7 +89,7 @@ class FakeWorker:
         hello = {"worker": self.name, "host": self._host, "slot": self._slot, "pid": 1}
         hello |= {"generation": self.generation, "is_ready": self.is_ready, "step": self.step}
         hello |= {"formed": 0, "is_leaving": False, "has_state": self.has_state}
-        self.send("hello", **{**hello, **more})
+        self.send("hello", **{**hello, **fields})
         self.task = asyncio.create_task(self._listen(reader, self._writer, self._channel))
         return self
 
@@ -170,7 +185,6 @@ class Job:
         self.hosts(**(wanted or {"localhost": 4}))
         self.file = self.dir / "coordinator.json"
         self.workers = []
-        self.result = None
 
     def hosts(self, **wanted):
         hosts.write(self.dir / "hosts", wanted)
@@ -204,6 +218,10 @@ class Job:
             worker.hang_up()
         await until(lambda: not any(w.is_connected for w in self.workers))
 
+    async def restart(self):
+        await self.crash()
+        await self.start()
+
     until = staticmethod(until)
     hold = staticmethod(hold)
 
@@ -212,30 +230,45 @@ class Job:
         self.hosts(**wanted)
         await hold(lambda: True, 3 * self.settings.timings.hosts_poll_seconds)
 
-    def fake(self, slot=0, host="localhost", **more):
+    def fake(self, slot=0, host="localhost", *, ignores=(), **settings):
         """A worker that has not called yet."""
-        self.workers.append(FakeWorker(self.port, slot, host, **more))
+        self.workers.append(FakeWorker(self.port, slot, host, **settings))
+        self.workers[-1].ignores |= set(ignores)
         return self.workers[-1]
 
-    async def worker(self, slot=0, host="localhost", **more):
-        """A worker that has called; `more` goes into its greeting."""
-        return await self.fake(slot, host).connect(**more)
+    async def worker(self, slot=0, host="localhost", *, ignores=(), **fields):
+        """A worker that has called; the fields go into its greeting."""
+        return await self.fake(slot, host, ignores=ignores).connect(**fields)
+
+    async def _workers_at(self, places, ignores=()):
+        """Workers for all of whom the first ring waits."""
+        self.settings.config.launch = LaunchConfig(np=len(places))
+        at = [(0, place) if isinstance(place, str) else (place,) for place in places]
+        return [await self.worker(*place, ignores=ignores) for place in at]
 
     async def ring_of(self, *places):
         """Workers in a formed ring, one of each place: a slot of this host, or another host."""
-        workers = []
-        for place in places:
-            at = (0, place) if isinstance(place, str) else (place,)
-            workers.append(await self.worker(*at))
+        workers = await self._workers_at(places)
         await self.ring(*workers)
+        return workers
+
+    async def forming_ring_of(self, *places):
+        """Workers with places in a ring, none of which forms it unless the test says so."""
+        workers = await self._workers_at(places, ignores=["form"])
+        await self.until(lambda: all(worker.place for worker in workers))
+        for worker in workers:
+            worker.ignores.clear()
         return workers
 
     def saved(self):
         return json.loads(self.file.read_text())
 
     def events(self, kind):
-        found = events.read(self.dir / "events.jsonl")
-        return [event for _, _, event in found if event.kind == kind]
+        recorded = events.read(self.dir / "events.jsonl")
+        return [event for _, _, event in recorded if event.kind == kind]
+
+    def worker_states(self, state):
+        return [event for event in self.events("worker") if event.state == state]
 
     def state(self):
         return summarize(events.read(self.dir / "events.jsonl"))

@@ -18,7 +18,7 @@ class Run:
 
     curve: Callable[[int, int], float]
     """Records/s of a size at a second."""
-    given: Callable[[int], int]
+    offered: Callable[[int], int]
     """Workers that the cluster gives at a second."""
     policy: Autoscale
     noise: float = 0.0
@@ -27,7 +27,7 @@ class Run:
     def seconds(self, number: int) -> "Run":
         random.seed(7)
         for second in range(len(self.sizes), len(self.sizes) + number):
-            size = min(self.policy.limit, self.given(second))
+            size = min(self.policy.limit, self.offered(second))
             rate = self.curve(size, second) * random.gauss(1.0, self.noise)
             self.policy.note(size, rate, float(second))
             self.sizes.append(size)
@@ -38,9 +38,9 @@ class Run:
         return sum(a != b for a, b in zip(self.sizes, self.sizes[1:], strict=False))
 
 
-def run(curve, *, given=lambda _second: 32, start=1, min_np=1, max_np=32, noise=0.0, bound=0.5):
+def run(curve, *, offered=lambda _second: 32, start=1, min_np=1, max_np=32, noise=0.0, bound=0.5):
     policy = Autoscale(min_np=min_np, max_np=max_np, start=start, bound=bound)
-    return Run(lambda size, _second: curve(size), given, policy, noise)
+    return Run(lambda size, _second: curve(size), offered, policy, noise)
 
 
 def linear(size: int) -> float:
@@ -78,7 +78,7 @@ def test_a_linear_job_takes_all_that_the_cluster_gives(noise):
 
 
 def test_a_linear_job_grows_when_the_cluster_gives_more():
-    job = run(linear, given=lambda second: 4 if second < 200 else 10).seconds(400)
+    job = run(linear, offered=lambda second: 4 if second < 200 else 10).seconds(400)
     assert job.sizes[199] == 4
     assert job.sizes[-1] == 10
 
@@ -99,7 +99,7 @@ def test_a_saturating_job_stops_near_where_an_added_rank_no_longer_pays(noise):
 
 
 def test_a_measured_curve_stays_at_the_cores_of_the_machine():
-    job = run(MEASURED.__getitem__, given=lambda _second: 6, noise=0.03).seconds(300)
+    job = run(MEASURED.__getitem__, offered=lambda _second: 6, noise=0.03).seconds(300)
     assert job.sizes[-1] == 2
     assert job.num_changes <= 3
 
@@ -145,7 +145,7 @@ def test_a_job_that_gets_faster_again_grows_again():
 @pytest.mark.parametrize("seed", range(5))
 def test_the_ring_stays_within_its_bounds_whatever_the_cluster_gives(curve, seed):
     gives = random.Random(seed).choices(range(2, 40), k=60)
-    job = run(curve, given=lambda s: gives[s // 20], start=4, min_np=2, max_np=24, noise=0.1)
+    job = run(curve, offered=lambda s: gives[s // 20], start=4, min_np=2, max_np=24, noise=0.1)
     job.seconds(1200)
     assert all(2 <= size <= 24 for size in job.sizes)
     assert 2 <= job.policy.limit <= 24
@@ -160,8 +160,6 @@ def test_nothing_follows_from_few_samples():
 def test_a_decision_says_why():
     policy = Autoscale(min_np=1, max_np=2, start=1, bound=0.5)
     decisions = [policy.note(min(policy.limit, 2), 100.0, float(s)) for s in range(40)]
-    told = [decision.reason for decision in decisions if decision]
-    assert told == [
-        "1 ranks pay: up to 2 are tried",
-        "from 1 to 2 ranks an added one brings 0% of one before",
-    ]
+    grows, shrinks = [decision.reason for decision in decisions if decision]
+    assert "up to 2" in grows
+    assert all(text in shrinks for text in ("from 1 to 2", " 0%"))

@@ -4,6 +4,7 @@ The rings themselves are stand-ins.
 """
 
 import contextlib
+import inspect
 import socket
 import threading
 from dataclasses import replace
@@ -67,6 +68,11 @@ class Call:
 
     def send(self, kind, **fields):
         self.connection.sendall(self.seal(kind, **fields))
+
+    def ping(self):
+        """The worker's answer, which comes after all that it was sent before."""
+        self.send("ping")
+        return self.hear("pong")
 
     def ends(self):
         return self._lines.readline() == b""
@@ -143,11 +149,11 @@ class Doing:
         return self
 
 
-def place(generation, **more):
+def place(generation):
     numbers = {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "cross_rank": 0}
-    found = {"rendezvous_address": "127.0.0.1", "rendezvous_port": 1, "rendezvous_token": "t"}
+    address = {"rendezvous_address": "127.0.0.1", "rendezvous_port": 1, "rendezvous_token": "t"}
     place = {"worker": "localhost:3", "cross_size": 1, "step": 0, "host": "localhost"}
-    return {"generation": generation, **numbers, **found, **place, **more}
+    return {"generation": generation, **numbers, **address, **place}
 
 
 def test_a_warm_worker_gets_its_place(membership, coordinator):
@@ -163,17 +169,13 @@ def test_a_warm_worker_gets_its_place(membership, coordinator):
     wait_until(membership.wants_change)
 
 
-def test_stop_dismisses_a_waiting_worker(membership, coordinator):
+@pytest.mark.parametrize(("fields", "is_final"), [({"is_over": True}, True), ({}, False)])
+def test_stop_dismisses_a_waiting_worker(membership, coordinator, fields, is_final):
+    """Who is not wanted just now could be of use again."""
     joining = Doing(membership.join, -1)
-    coordinator.accept().send("stop", reason="the job is over", is_over=True)
+    coordinator.accept().send("stop", reason="the job is over", **fields)
     assert isinstance(joining.end().error, Dismissed)
-    assert joining.error.is_final
-
-
-def test_who_is_not_wanted_just_now_could_be_of_use_again(membership, coordinator):
-    joining = Doing(membership.join, -1)
-    coordinator.accept().send("stop", reason="its slot is no longer wanted")
-    assert not joining.end().error.is_final
+    assert joining.error.is_final == is_final
 
 
 def test_who_was_to_leave_makes_room_for_nobody(membership, coordinator):
@@ -191,36 +193,43 @@ def test_a_coordinator_may_take_longer_to_be_there_than_to_come_back(membership,
     watch(lambda: joining.error is None, 0.5)
     coordinator.socket = socket.create_server(("127.0.0.1", port))
     call = coordinator.accept()
-    call.send("ping")
-    call.hear("pong")
+    call.ping()
     coordinator.socket.close()
     call.hang_up()
     assert not joining.end().error.is_final
 
 
-def trained(membership, coordinator):
-    """A worker in ring 1, which it has told."""
+def placed(membership, coordinator):
+    """A worker with its place in ring 1, and that ring."""
     joining = Doing(membership.join, -1)
     call = coordinator.accept()
     call.send("assign", **place(1))
-    membership.formed(joining.end().result)
+    return call, joining.end().result
+
+
+def trained(membership, coordinator):
+    """A worker in ring 1, which it has told."""
+    call, world = placed(membership, coordinator)
+    membership.formed(world)
     call.hear("formed")
     return call
 
 
-def test_a_new_connection_tells_what_the_old_one_may_have_lost(membership, coordinator):
-    trained(membership, coordinator).hang_up()
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_new_connection_tells_what_the_old_one_may_have_lost(membership, coordinator, leaves):
+    call = trained(membership, coordinator)
+    if leaves:
+        membership.leave_soon()
+    call.hang_up()
     hello = coordinator.accept().hello
-    assert (hello["generation"], hello["formed"], hello["is_ready"]) == (1, 1, False)
-    assert not hello["is_leaving"]
-    assert not membership.wants_change()
+    assert (hello["generation"], hello["formed"], hello["is_leaving"]) == (1, 1, leaves)
+    if not leaves:
+        assert not hello["is_ready"]
+        assert not membership.wants_change()
 
 
 def test_who_is_still_being_given_the_state_says_so_and_when_it_has_all(membership, coordinator):
-    joining = Doing(membership.join, -1)
-    call = coordinator.accept()
-    call.send("assign", **place(1))
-    world = joining.end().result
+    call, world = placed(membership, coordinator)
     membership.formed(world, has_state=False)
     assert not call.hear("formed")["has_state"]
     call.hang_up()
@@ -235,13 +244,6 @@ def test_who_is_to_leave_does_not_wait_until_others_have_the_state(membership, c
     assert membership.can_stream_state()
     membership.leave_soon()
     assert not membership.can_stream_state()
-
-
-def test_the_wish_to_leave_is_not_lost_with_a_connection(membership, coordinator):
-    call = trained(membership, coordinator)
-    membership.leave_soon()
-    call.hang_up()
-    assert coordinator.accept().hello["is_leaving"]
 
 
 @pytest.mark.parametrize("membership", [{"leave_alone_seconds": 0.1}], indirect=True)
@@ -261,6 +263,12 @@ def test_a_worker_that_is_still_getting_warm_ends_at_once(membership, ends):
     assert ends == [143]
 
 
+def dismiss(call, reporting):
+    """End the job, and so a worker's report of its end."""
+    call.send("stop", reason="the job is over")
+    assert reporting.end().error is None
+
+
 def test_the_result_is_told_again_to_a_coordinator_that_was_restarted(membership, coordinator):
     call = trained(membership, coordinator)
     finishing = Doing(membership.finished, Success(steps=7, metrics={}, output=""))
@@ -268,8 +276,7 @@ def test_the_result_is_told_again_to_a_coordinator_that_was_restarted(membership
     call.hang_up()
     call = coordinator.accept()
     assert call.hear("finished")["result"]["steps"] == 7
-    call.send("stop", reason="the job is over")
-    assert finishing.end().error is None
+    dismiss(call, finishing)
 
 
 def test_a_party_tells_the_coordinator_neither_metrics_nor_paths(coordinator, tmp_path):
@@ -281,8 +288,7 @@ def test_a_party_tells_the_coordinator_neither_metrics_nor_paths(coordinator, tm
     finishing = Doing(membership.finished, result)
     call = coordinator.accept()
     assert call.hear("finished")["result"] == {"steps": 7, "metrics": {}, "output": ""}
-    call.send("stop", reason="the job is over")
-    assert finishing.end().error is None
+    dismiss(call, finishing)
     membership.close()
     assert outcome.load(tmp_path / "result.json") == result
 
@@ -292,12 +298,11 @@ def test_a_long_error_is_told_shortened(membership, coordinator, text):
     reporting = Doing(membership.report_error, UserCodeError(text))
     call = coordinator.accept()
     assert not call.hello["is_ready"]
-    told = call.hear("failed")["error"]
-    assert told["error"] == "UserCodeError"
-    assert text.startswith(told["message"])
-    assert len(told["message"]) > 1000
-    call.send("stop", reason="the job is over")
-    assert reporting.end().error is None
+    reported = call.hear("failed")["error"]
+    assert reported["error"] == "UserCodeError"
+    assert text.startswith(reported["message"])
+    assert len(reported["message"]) > 1000
+    dismiss(call, reporting)
 
 
 @pytest.mark.parametrize("answer", [b"\xff\xfe\xfd\n", b"HTTP/1.1 200 OK\r\n\r\n", b"edl\n", b""])
@@ -310,9 +315,18 @@ def test_what_is_no_coordinator_is_called_again(membership, coordinator, answer)
     assert joining.end().result.generation == 1
 
 
-@pytest.mark.parametrize("bad", [b"noise\n", b"\xff\n"])
-def test_a_forged_line_ends_the_connection_and_not_the_worker(membership, coordinator, bad):
-    trained(membership, coordinator).connection.sendall(bad)
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda call: call.connection.sendall(b"noise\n"),
+        lambda call: call.connection.sendall(b"\xff\n"),
+        lambda call: call.send("change"),  # Without its fields.
+    ],
+)
+def test_a_line_that_is_no_message_ends_the_connection_and_not_the_worker(
+    membership, coordinator, send
+):
+    send(trained(membership, coordinator))
     assert coordinator.accept().hello["generation"] == 1
 
 
@@ -324,8 +338,7 @@ def test_a_place_that_an_older_coordinator_deals_is_not_taken(membership, coordi
     joining = Doing(membership.join, 7)
     call.hear("ready")
     call.send("assign", **place(1))
-    call.send("ping")
-    call.hear("pong")
+    call.ping()
     assert joining.result is None
     call.send("assign", **place(2))
     assert joining.end().result.generation == 2
@@ -337,11 +350,6 @@ def test_a_place_said_again_ends_the_connection_and_is_not_taken(membership, coo
     line = call.seal("assign", **place(1))
     call.connection.sendall(line + line)
     assert joining.end().result.generation == 1
-    assert coordinator.accept().hello["generation"] == 1
-
-
-def test_a_message_without_its_fields_does_not_deafen_the_worker(membership, coordinator):
-    trained(membership, coordinator).send("change")
     assert coordinator.accept().hello["generation"] == 1
 
 
@@ -397,17 +405,14 @@ def test_close_hangs_up_at_once(membership, coordinator):
 def test_an_answer_to_a_ping_says_what_the_main_thread_does(membership, coordinator):
     call = trained(membership, coordinator)
     with membership.doing("works", "step 3", is_waiting=lambda: True):
-        call.send("ping")
-        said = call.hear("pong")
+        said = call.ping()
     assert (said["doing"], said["phase"], said["generation"]) == ("waits", "step 3", 1)
-    call.send("ping")
-    said = call.hear("pong")
+    said = call.ping()
     assert (said["doing"], said["phase"]) == ("joins", "forming generation 1")
     membership.failed(CollectiveFailed("the ring broke"))
     joining = Doing(membership.join, 3)
     call.hear("ready")
-    call.send("ping")
-    assert call.hear("pong")["doing"] == "joins"
+    assert call.ping()["doing"] == "joins"
     call.send("stop", reason="enough")
     joining.end()
 
@@ -428,8 +433,7 @@ def test_the_wait_of_a_rank_says_what_it_waits_for(membership, coordinator):
     wait_until(lambda: "coordinator_away" in waited(membership))
     call = coordinator.accept()
     call.send("shortage", is_short=True)
-    call.send("ping")
-    call.hear("pong")
+    call.ping()
     assert membership.activity.account()[2] == "below_min_np"
     call.send("shortage", is_short=False)
     wait_until(lambda: membership.activity.account()[2] == "warm", seconds=LIMIT_SECONDS)
@@ -448,8 +452,7 @@ def test_the_end_of_a_job_may_wait_for_its_coordinator(membership, coordinator):
     call = coordinator.accept()
     assert call.hear("finished")["result"]["steps"] == 7
     wait_until(lambda: membership.activity.account()[2] == "ending")
-    call.send("stop", reason="the job is over")
-    finishing.end()
+    dismiss(call, finishing)
 
 
 def test_a_worker_that_hangs_leaves_a_trace_and_its_last_account(
@@ -471,12 +474,12 @@ def test_a_worker_that_hangs_leaves_a_trace_and_its_last_account(
 
 def test_a_worker_that_hangs_writes_its_stacks_and_ends(membership, coordinator, ends, capfd):
     call = trained(membership, coordinator)
+    name = inspect.currentframe().f_code.co_name
     call.send("dump", reason="no progress")
-    call.send("ping")
-    call.hear("pong")
+    call.ping()
     assert not ends
-    assert "test_a_worker_that_hangs_writes_its_stacks_and_ends" in capfd.readouterr().err
+    assert name in capfd.readouterr().err
     call.send("end", reason="no progress")
     wait_until(lambda: ends)
     assert ends == [EXIT_HUNG]
-    assert "test_a_worker_that_hangs_writes_its_stacks_and_ends" in capfd.readouterr().err
+    assert name in capfd.readouterr().err

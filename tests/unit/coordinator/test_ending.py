@@ -14,7 +14,7 @@ def keepers(*workers):
     return [worker for worker in workers if farewell(worker).get("has_state")]
 
 
-@pytest.mark.job(wanted={"a": 1, "b": 1, "c": 1}, num_start=3)
+@pytest.mark.job(wanted={"a": 1, "b": 1, "c": 1})
 async def test_all_leave_and_the_oldest_keeps_the_state(job):
     workers = await job.ring_of("a", "b", "c")
     for worker in reversed(workers):
@@ -27,7 +27,6 @@ async def test_all_leave_and_the_oldest_keeps_the_state(job):
     assert job.events("job") == []
 
 
-@pytest.mark.job(num_start=3)
 async def test_the_most_advanced_keeps_the_state(job):
     workers = await job.ring_of(0, 1, 2)
     for worker in workers:
@@ -52,7 +51,6 @@ async def test_a_holder_that_waits_for_a_successor_waits_no_more(job):
     assert keepers(only) == [only]
 
 
-@pytest.mark.job(num_start=2)
 async def test_workers_that_are_told_a_little_later_are_waited_for(job):
     workers = await job.ring_of(0, 1)
     job.coordinator.end_soon()
@@ -64,7 +62,6 @@ async def test_workers_that_are_told_a_little_later_are_waited_for(job):
     assert keepers(workers[1]) == [workers[1]]
 
 
-@pytest.mark.job(num_start=2)
 async def test_a_coordinator_that_goes_alone_leaves_the_ring_to_the_next_one(job):
     workers = await job.ring_of(0, 1)
     job.coordinator.end_soon()
@@ -73,10 +70,8 @@ async def test_a_coordinator_that_goes_alone_leaves_the_ring_to_the_next_one(job
     assert job.saved()["members"] == [worker.name for worker in workers]
 
 
-@pytest.mark.job(num_start=2)
 async def test_a_member_that_goes_with_the_coordinator_hands_over_first(job):
-    leaver, stays = [await job.worker(slot) for slot in range(2)]
-    await job.ring(leaver, stays)
+    leaver, stays = await job.ring_of(0, 1)
     leaver.send("leaving")
     job.coordinator.end_soon()
     await job.end()

@@ -28,7 +28,7 @@ def part(*workers):
 
 
 def waits(job):
-    return [e for e in job.events("worker") if e.state == "waiting"]
+    return job.worker_states("waiting")
 
 
 @pytest.mark.job(num_start=2, wanted={"a": 1, "b": 1})

@@ -69,8 +69,7 @@ async def test_the_only_holder_stays_in_the_ring_until_a_newcomer_has_all_of_the
 @pytest.mark.job(wanted={"a": 1, "b": 1})
 async def test_a_new_coordinator_learns_who_has_not_all_of_the_state(job):
     holder, successor = await with_a_newcomer_without_state(job)
-    await job.crash()
-    await job.start()
+    await job.restart()
     for worker in (holder, successor):
         await worker.connect(formed=2)
     job.hosts(b=1)
@@ -108,7 +107,6 @@ async def test_one_of_several_withdrawn_members_keeps_the_state(job):
     await job.until(lambda: not first.is_connected)
 
 
-@pytest.mark.job(num_start=2)
 async def test_a_withdrawn_member_that_is_a_step_ahead_brings_the_step_into_the_next_ring(job):
     behind, ahead = await job.ring_of(0, 1)
     behind.ignores = ahead.ignores = {"change"}
@@ -134,7 +132,7 @@ async def test_the_state_is_handed_over_also_where_the_ring_has_one_place(job):
     assert [size for size, _ in job.generations()] == [1, 2, 1]
 
 
-@pytest.mark.job(num_start=2, wanted={"localhost": 2})
+@pytest.mark.job(wanted={"localhost": 2})
 async def test_all_members_are_asked_to_leave_and_the_last_waits_for_a_successor(job):
     first, second = await job.ring_of(0, 1)
     first.send("leaving")

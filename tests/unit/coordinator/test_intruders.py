@@ -17,6 +17,7 @@ import pytest
 
 from edl_horovod.coordinator import workers
 from edl_horovod.coordinator.wire import MAX_LINE_BYTES, Channel, greeting
+from tests.unit.coordinator.conftest import ask
 
 OPEN_FILES = 1024
 NUM_HALF_OPEN = 2000
@@ -51,7 +52,7 @@ FORGED = {
 def without_errors(caplog):
     """Nothing is logged as an error, also when the coordinator and its event loop have ended."""
     yield
-    assert [it for it in caplog.get_records("call") if it.levelname == "ERROR"] == []
+    assert [log for log in caplog.get_records("call") if log.levelname == "ERROR"] == []
 
 
 @pytest.fixture
@@ -70,6 +71,21 @@ def resident_bytes():
         return pages * os.sysconf("SC_PAGESIZE")
 
     return read
+
+
+async def call(job):
+    """A connection of a stranger, and the nonce in the coordinator's greeting."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
+    return reader, writer, (await reader.readline()).decode().split()[1]
+
+
+async def assert_hung_up(reader, writer, data):
+    """What is sent ends the connection without an answer."""
+    writer.write(data)
+    with contextlib.suppress(ConnectionError):
+        async with asyncio.timeout(5):
+            assert await reader.read() == b""
+    writer.close()
 
 
 @contextlib.asynccontextmanager
@@ -107,7 +123,6 @@ async def assert_unimpressed(job, first):
     assert first.kinds() == ["assign"]
     await job.ring(first, await job.worker(1))
     assert job.generations() == [(1, True), (2, True)]
-    assert job.result is None
     assert not job.task.done()
 
 
@@ -119,23 +134,21 @@ async def test_messages_without_the_secret(job, kind):
     await stranger.connect()
     stranger.send(kind, **FORGED[kind])
     await job.until(lambda: not stranger.is_connected)
+    assert stranger.heard == []
+    assert first.is_connected
     await assert_unimpressed(job, first)
 
 
 async def test_what_a_worker_once_said_said_again(job):
     """All lines of a real worker's connection, recorded and sent anew."""
-
     (first,) = await job.ring_of(0)
     spied = await job.worker(1)
     await job.ring(first, spied)
     spied.hang_up()
     await job.ring(first, least_generation=3)
     num_generations = len(job.generations())
-    reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
-    writer.write(spied.said)
-    assert await reader.readline()  # Its greeting has another nonce.
-    assert await reader.read() == b""
-    writer.close()
+    reader, writer, _ = await call(job)  # The nonce is another one.
+    await assert_hung_up(reader, writer, spied.said)
     assert len(job.generations()) == num_generations
     await job.ring(first, await job.worker(1))
 
@@ -145,16 +158,12 @@ async def test_a_nonce_that_is_none(job, nonce):
     """It becomes a part of what the codes cover: even with the secret only a nonce is taken."""
 
     (first,) = await job.ring_of(0)
-    reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
-    server_nonce = (await reader.readline()).decode().split()[1]
-    channel = Channel(
-        job.settings.secret, server_nonce=server_nonce, client_nonce=nonce, is_server=False
-    )
+    reader, writer, server_nonce = await call(job)
+    nonces = {"server_nonce": server_nonce, "client_nonce": nonce}
+    channel = Channel(job.settings.secret, **nonces, is_server=False)
     hello = {"kind": "hello", "worker": "w", "host": "localhost", "slot": 1, "generation": 0}
-    writer.write(greeting(nonce) + channel.seal({**hello, "is_ready": True}))
-    with contextlib.suppress(ConnectionError):
-        assert await reader.read() == b""
-    writer.close()
+    line = channel.seal({**hello, "is_ready": True})
+    await assert_hung_up(reader, writer, greeting(nonce) + line)
     await assert_unimpressed(job, first)
 
 
@@ -163,20 +172,15 @@ async def test_a_slot_that_is_none(job, caplog, without_errors, slot):
     """Even with the secret only a slot is taken."""
 
     (first,) = await job.ring_of(0)
-    reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
-    nonces = {"server_nonce": (await reader.readline()).decode().split()[1]}
-    nonces["client_nonce"] = "0" * 32
+    reader, writer, server_nonce = await call(job)
+    nonces = {"server_nonce": server_nonce, "client_nonce": "0" * 32}
     channel = Channel(job.settings.secret, **nonces, is_server=False)
     hello = {"kind": "hello", "worker": "w", "host": "localhost", "slot": slot}
     hello |= {"generation": 0, "is_ready": True, "step": -1, "pid": 1}
     # As another program would seal it: ours makes null of what is no number.
     body = json.dumps(hello)
     code = channel._code("c", 0, body)
-    writer.write(greeting("0" * 32) + f"{code} {body}\n".encode())
-    with contextlib.suppress(ConnectionError):
-        async with asyncio.timeout(5):
-            assert await reader.read() == b""
-    writer.close()
+    await assert_hung_up(reader, writer, greeting("0" * 32) + f"{code} {body}\n".encode())
     await assert_unimpressed(job, first)
     assert "connection refused" in caplog.text
 
@@ -201,8 +205,7 @@ async def test_thousands_of_half_open_connections(job, few_files, resident_bytes
 @pytest.mark.job(timings={"hello_seconds": 0.2})
 async def test_a_connection_that_proves_nothing_is_ended(job):
     (first,) = await job.ring_of(0)
-    reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
-    await reader.readline()
+    reader, writer, _ = await call(job)
     began = time.monotonic()
     with contextlib.suppress(ConnectionError):
         for byte in b"edl 0123456789abcdef":  # Always something, and never enough.
@@ -216,49 +219,32 @@ async def test_a_connection_that_proves_nothing_is_ended(job):
     await assert_unimpressed(job, first)
 
 
-async def test_strangers_cannot_fill_the_log(job, caplog):
+@pytest.mark.parametrize(
+    ("count", "data", "num_lines"), [(100, b"GET / HTTP/1.1\r\n\r\n", 1), (1, b"", 0)]
+)
+async def test_strangers_cannot_fill_the_log(job, caplog, count, data, num_lines):
+    """And who only knocks is not worth a line."""
     (first,) = await job.ring_of(0)
-    for _ in range(100):
+    for _ in range(count):
         _, writer = await asyncio.open_connection("127.0.0.1", job.port)
-        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        writer.write(data)
         writer.close()
     await assert_unimpressed(job, first)
-    assert caplog.text.count("refused") == 1
+    assert caplog.text.count("refused") == num_lines
 
 
-async def test_who_only_knocks_is_not_worth_a_line(job, caplog):
-    (first,) = await job.ring_of(0)
-    _, writer = await asyncio.open_connection("127.0.0.1", job.port)
-    writer.close()
-    await assert_unimpressed(job, first)
-    assert "refused" not in caplog.text
-
-
-@pytest.mark.job(num_start=2, forming_seconds=8.0)
+@pytest.mark.job(forming_seconds=8.0)
 async def test_a_rendezvous_that_strangers_know_of(job, few_files):
     """They can reach its port while a ring forms; without the token they cannot use it."""
-
-    async def ask(port, text):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(text)
-        answer = await reader.read()
-        writer.close()
-        return answer
-
-    first, second = job.fake(0), job.fake(1)
-    first.ignores = second.ignores = {"form"}
-    await first.connect()
-    await second.connect()
-    await job.until(lambda: first.place and second.place)
+    first, second = await job.forming_ring_of(0, 1)
     port, token = first.place["rendezvous_port"], first.place["rendezvous_token"]
     assert token == second.place["rendezvous_token"]
     put = "PUT /{}/global/0 HTTP/1.1\r\nContent-Length: 3\r\n\r\nbad"
-    assert await ask(port, put.format("global").encode()) == b""
-    assert await ask(port, put.format("0" * 32).encode()) == b""
+    assert await ask(port, put.format("global")) == (0, b"")
+    assert await ask(port, put.format("0" * 32)) == (0, b"")
     async with half_open(port, 1500, b"PUT /"):
-        assert b"200 OK" in await ask(port, put.format(f"{token}:0").encode())
-        get = f"GET /{token}:0/global/0 HTTP/1.1\r\n\r\n"
-        assert (await ask(port, get.encode())).endswith(b"bad")
+        assert await ask(port, put.format(f"{token}:0")) == (200, b"")
+        assert await ask(port, f"GET /{token}:0/global/0 HTTP/1.1\r\n\r\n") == (200, b"bad")
     first.formed()
     second.formed()
     await job.ring(first, second)

@@ -45,22 +45,18 @@ def candidates():
 def test_members_are_chosen_without_comparing_all_with_all(candidates):
     wanted = {named(f"host-{n}"): 2 for n in range(NUM // 2)}
     current = tuple(named(f"worker-{n}") for n in range(NUM))
-
     chosen = choose_members(candidates, wanted, current, NUM)
-
     assert len(chosen) == NUM
     assert Name.compared["=="] <= FEW_EACH * NUM
 
 
 def test_ranks_are_dealt_without_comparing_all_with_all(candidates):
     places = assign_ranks(candidates, **RING)
-
     assert [place.cross_rank for place in places] == [n // 2 for n in range(NUM)]
     assert Name.compared["=="] <= FEW_EACH * NUM
 
 
 def test_two_workers_are_not_compared_by_their_state(candidates):
-    one, other = (Worker(candidates[0]) for _ in range(2))
-
-    assert one != other
-    assert len({one, other}) == 2
+    first, other = (Worker(candidates[0]) for _ in range(2))
+    assert first != other
+    assert len({first, other}) == 2

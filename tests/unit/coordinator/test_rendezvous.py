@@ -10,17 +10,9 @@ import pytest
 
 from edl_horovod.coordinator import forming
 from edl_horovod.coordinator.forming import MAX_BODY_BYTES, Rendezvous
+from tests.unit.coordinator import conftest
+from tests.unit.coordinator.conftest import ask
 from tests.waiting import hold, until
-
-
-async def ask(port, text, *, body=b""):
-    """Send one request; the status and the body of the answer."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    with contextlib.closing(writer):  # Also where a test ends before the answer.
-        writer.write(text.encode() + body)
-        answer = await reader.read()
-    head, _, found = answer.partition(b"\r\n\r\n")
-    return int(head.split()[1]) if head else 0, found
 
 
 async def put(server, key, value):
@@ -32,9 +24,12 @@ async def get(server, key):
     return await ask(server.port, f"GET /{server.token}:0{key} HTTP/1.1\r\nHost: x\r\n\r\n")
 
 
+async def post(server, path, body):
+    return await conftest.exchange(server.port, f"{server.token}:0{path}", body)
+
+
 async def exchange(server, rank, size, parts, scope="/global"):
-    head = f"POST /{server.token}:0{scope}/{rank}/{size} HTTP/1.1\r\n"
-    return await ask(server.port, f"{head}Content-Length: {len(parts)}\r\n\r\n", body=parts)
+    return await post(server, f"{scope}/{rank}/{size}", parts)
 
 
 async def lonely(server, scope):
@@ -52,9 +47,11 @@ def server(wait_seconds):
     return Rendezvous("127.0.0.1", wait_seconds=wait_seconds)
 
 
-async def test_a_value_comes_back(server):
+async def test_a_value_comes_back_and_a_delete_is_answered(server):
     assert await put(server, "/global/0", b"\0address\n") == (200, b"")
     assert await get(server, "/global/0") == (200, b"\0address\n")
+    request = f"DELETE /{server.token}:0/global/0 HTTP/1.1\r\n\r\n"
+    assert await ask(server.port, request) == (200, b"")
 
 
 async def test_a_get_waits_for_its_put(server):
@@ -93,10 +90,10 @@ async def test_each_member_gets_what_the_others_have_for_it(server, size):
     def others(rank):
         return [other for other in range(size) if other != rank]
 
-    given = {rank: b"".join(part(rank, o) for o in others(rank)) for rank in reversed(range(size))}
-    exchanges = (exchange(server, rank, size, parts) for rank, parts in given.items())
-    answers = await asyncio.gather(*exchanges)
-    for rank, answer in zip(given, answers, strict=True):
+    ranks = list(reversed(range(size)))
+    parts_of = {rank: b"".join(part(rank, other) for other in others(rank)) for rank in ranks}
+    exchanges = (exchange(server, rank, size, parts_of[rank]) for rank in ranks)
+    for rank, answer in zip(ranks, await asyncio.gather(*exchanges), strict=True):
         assert answer == (200, b"".join(part(other, rank) for other in others(rank)))
 
 
@@ -108,8 +105,8 @@ async def test_an_exchange_waits_for_all_and_may_be_asked_for_again(server):
     assert not first.done()
     assert not second.done()
     answers = [await exchange(server, 2, 3, b"2021"), await first, await second]
-    told = [b"0212", b"1020", b"0121", b"1020"]
-    assert [*answers, await exchange(server, 0, 3, b"0102")] == [(200, found) for found in told]
+    expected = [b"0212", b"1020", b"0121", b"1020"]
+    assert [*answers, await exchange(server, 0, 3, b"0102")] == [(200, e) for e in expected]
 
 
 @pytest.mark.parametrize("wait_seconds", [60.0])
@@ -133,12 +130,11 @@ BAD_EXCHANGES = {
 
 @pytest.mark.parametrize(("path", "parts"), BAD_EXCHANGES.values(), ids=BAD_EXCHANGES.keys())
 async def test_an_exchange_that_does_not_fit_is_refused(server, path, parts):
-    there = asyncio.create_task(exchange(server, 0, 2, b"x", "/there"))
-    await hold(lambda: not there.done(), 0.05)
-    head = f"POST /{server.token}:0{path} HTTP/1.1\r\nContent-Length: {len(parts)}\r\n\r\n"
-    status, _ = await ask(server.port, head, body=parts)
+    waiting = asyncio.create_task(exchange(server, 0, 2, b"x", "/there"))
+    await hold(lambda: not waiting.done(), 0.05)
+    status, _ = await post(server, path, parts)
     assert await exchange(server, 1, 2, b"y", "/there") == (200, b"x")
-    assert await there == (200, b"y")
+    assert await waiting == (200, b"y")
     # A path that is none is not answered.
     assert status in (0, 400)
 
@@ -180,11 +176,6 @@ def test_its_port_closes_with_an_event_loop_that_ends_while_the_ring_forms():
 
     _, server = asyncio.run(scenario())
     assert is_refused(server.port)
-
-
-async def test_delete_is_answered(server):
-    request = f"DELETE /{server.token}:0/global/0 HTTP/1.1\r\n\r\n"
-    assert await ask(server.port, request) == (200, b"")
 
 
 @pytest.mark.parametrize("first", ["global", "x" * 32, "", ":0", "%00"])

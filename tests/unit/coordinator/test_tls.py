@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import ssl
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -62,9 +63,9 @@ def num_descriptors():
 
 
 async def refused(port, identity):
-    with pytest.raises(ssl.SSLError) as found:
+    with pytest.raises(ssl.SSLError) as caught:
         await call(port, identity)
-    return tls.refusal(found.value, "the coordinator")
+    return tls.refusal(caught.value, "the coordinator")
 
 
 async def test_both_ends_learn_the_holder_of_the_others_certificate():
@@ -73,35 +74,27 @@ async def test_both_ends_learn_the_holder_of_the_others_certificate():
     assert server.callers == [(tls.holder_of_party("north"), tls.LINK)]
 
 
-@pytest.mark.parametrize(
-    ("client", "message"),
-    [
-        (tls.sign(OTHER, tls.holder_of_party("north")), "is not of this training"),
-        (tls.sign(AUTHORITY, tls.holder_of_party("north"), OLD), "has expired"),
-    ],
+REFUSED = pytest.mark.parametrize(
+    ("authority", "lifetime", "message"),
+    [(OTHER, tls.LIFETIME, "is not of this training"), (AUTHORITY, OLD, "has expired")],
     ids=["other training", "expired"],
 )
-async def test_a_server_refuses_a_certificate_and_says_why(client, message):
+
+
+@REFUSED
+async def test_a_server_refuses_a_certificate_and_says_why(authority, lifetime, message):
+    client = tls.sign(authority, tls.holder_of_party("north"), lifetime)
     async with Server(COORDINATOR) as server:
         # The client accepts the server, which refuses the client.
-        mixed = tls.Identity(
-            certificate=client.certificate, key=client.key, authority=NORTH.authority
-        )
+        mixed = replace(client, authority=NORTH.authority)
         assert (await call(server.port, mixed))[1] == b""
     assert server.callers == []
     assert server.refused == [f"the certificate of the caller from 127.0.0.1 {message}"]
 
 
-@pytest.mark.parametrize(
-    ("server", "message"),
-    [
-        (tls.sign(OTHER, tls.COORDINATOR), "is not of this training"),
-        (tls.sign(AUTHORITY, tls.COORDINATOR, OLD), "has expired"),
-    ],
-    ids=["other training", "expired"],
-)
-async def test_a_client_refuses_a_certificate(server, message):
-    async with Server(server) as server:
+@REFUSED
+async def test_a_client_refuses_a_certificate(authority, lifetime, message):
+    async with Server(tls.sign(authority, tls.COORDINATOR, lifetime)) as server:
         assert await refused(server.port, NORTH) == f"the certificate of the coordinator {message}"
     assert server.callers == []
 
@@ -175,9 +168,8 @@ def test_a_certificate_says_when_it_ends():
 
 @pytest.mark.parametrize("part", ["certificate", "key", "authority"])
 def test_damage_is_an_error(part):
-    parts = {"certificate": NORTH.certificate, "key": NORTH.key, "authority": NORTH.authority}
     with pytest.raises(ValueError, match="damaged"):
-        tls.context(tls.Identity(**{**parts, part: parts[part][:100]}), tls.LINK)
+        tls.context(replace(NORTH, **{part: getattr(NORTH, part)[:100]}), tls.LINK)
 
 
 def test_keys_are_not_shown():

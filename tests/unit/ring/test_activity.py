@@ -1,9 +1,11 @@
 """What a main thread does, as another thread sees it."""
 
+import inspect
 import itertools
 import random
 import threading
 import timeit
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -24,41 +26,42 @@ def clock(monkeypatch):
     return clock
 
 
-def test_it_says_what_and_since_when(clock):
-    activity = Activity(age=0.0)
+@pytest.fixture
+def activity(clock):
+    return Activity(age=0.0)
+
+
+def pong(doing, phase, seconds):
+    return Pong(generation=2, doing=doing, phase=phase, seconds=seconds)
+
+
+def test_it_says_what_and_since_when(clock, activity):
     clock.now += 5
-    assert activity.report(2) == Pong(
-        generation=2, doing="joins", phase="getting warm", seconds=5.0
-    )
+    assert activity.report(2) == pong("joins", "getting warm", 5.0)
     activity.begin("works", "step 3")
     clock.now += 2
-    assert activity.report(2) == Pong(generation=2, doing="works", phase="step 3", seconds=2.0)
+    assert activity.report(2) == pong("works", "step 3", 2.0)
 
 
-def test_a_long_step_of_its_own_is_no_waiting(clock):
-    activity = Activity(age=0.0)
+def test_a_long_step_of_its_own_is_no_waiting(clock, activity):
     is_waiting = SimpleNamespace(value=False)
     activity.begin("works", "step 3", is_waiting=lambda: is_waiting.value)
     clock.now += 400
-    assert activity.report(2) == Pong(generation=2, doing="works", phase="step 3", seconds=400.0)
+    assert activity.report(2) == pong("works", "step 3", 400.0)
     is_waiting.value = True
-    assert activity.report(2) == Pong(generation=2, doing="waits", phase="step 3", seconds=0.0)
+    assert activity.report(2) == pong("waits", "step 3", 0.0)
     clock.now += 7
     assert activity.report(2).seconds == 7.0
 
 
-def test_the_wait_of_the_next_step_is_counted_anew(clock):
-    activity = Activity(age=0.0)
+def test_the_wait_of_the_next_step_is_counted_anew(clock, activity):
     for step in (3, 4):
         activity.begin("works", f"step {step}", is_waiting=lambda: True)
-        assert activity.report(2) == Pong(
-            generation=2, doing="waits", phase=f"step {step}", seconds=0.0
-        )
+        assert activity.report(2) == pong("waits", f"step {step}", 0.0)
         clock.now += 7
 
 
-def test_after_a_block_it_does_again_what_it_did_before(clock):
-    activity = Activity(age=0.0)
+def test_after_a_block_it_does_again_what_it_did_before(clock, activity):
     activity.begin("works", "step 3", is_waiting=lambda: True)
 
     def call_back():
@@ -66,19 +69,15 @@ def test_after_a_block_it_does_again_what_it_did_before(clock):
             clock.now += 5
             with activity.doing("works", "a batch"):
                 clock.now += 7
-                assert activity.report(2) == Pong(
-                    generation=2, doing="works", phase="a batch", seconds=7.0
-                )
-            assert activity.report(2) == Pong(
-                generation=2, doing="unwatched", phase="callbacks", seconds=0.0
-            )
+                assert activity.report(2) == pong("works", "a batch", 7.0)
+            assert activity.report(2) == pong("unwatched", "callbacks", 0.0)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         call_back()
     clock.now += 2
     # It had come to the collective of step 3, and so it waits again.
-    assert activity.report(2) == Pong(generation=2, doing="waits", phase="step 3", seconds=0.0)
+    assert activity.report(2) == pong("waits", "step 3", 0.0)
     clock.now += 2
     assert activity.report(2).seconds == 2.0
 
@@ -111,8 +110,7 @@ def test_each_second_of_its_life_has_one_cause(clock):
     assert (sum(seconds.values()), doing) == (age, "warm")
 
 
-def test_a_clock_that_was_set_takes_no_time_from_other_phases(clock):
-    activity = Activity(age=0.0)
+def test_a_clock_that_was_set_takes_no_time_from_other_phases(clock, activity):
     activity.begin("works", "step 3", "computing")
     clock.now += 5
     activity.had_other_causes(applying=-1e6, exchange=1e6)
@@ -123,8 +121,7 @@ def test_a_clock_that_was_set_takes_no_time_from_other_phases(clock):
 
 
 @pytest.mark.parametrize(("waited", "redone"), [(0.0, 5.0), (5.0, 0.0), (1e6, 0.0)])
-def test_no_more_of_a_step_that_broke_is_a_wait_than_it_took(clock, waited, redone):
-    activity = Activity(age=0.0)
+def test_no_more_of_a_step_that_broke_is_a_wait_than_it_took(clock, activity, waited, redone):
     activity.begin("works", "step 3", "computing")
     clock.now += 5
     activity.is_done_again(waited=waited)
@@ -133,8 +130,7 @@ def test_no_more_of_a_step_that_broke_is_a_wait_than_it_took(clock, waited, redo
     assert (seconds["redone"], seconds["broken"]) == (redone, 5.0 - redone)
 
 
-def test_an_exchange_that_breaks_is_no_time_of_steps(clock):
-    activity = Activity(age=0.0)
+def test_an_exchange_that_breaks_is_no_time_of_steps(clock, activity):
     activity.begin("works", "between two segments", "between")
     with activity.doing("waits", "segment 3", "exchange"):
         clock.now += 2
@@ -151,8 +147,7 @@ def test_an_exchange_that_breaks_is_no_time_of_steps(clock):
     assert (seconds["exchange"], seconds["broken"]) == (2.0, 5.0)
 
 
-def test_no_causes_seconds_ever_fall(clock):
-    activity = Activity(age=0.0)
+def test_no_causes_seconds_ever_fall(clock, activity):
     seen = [activity.account()[0]]
 
     def look():
@@ -176,8 +171,9 @@ def test_no_causes_seconds_ever_fall(clock):
     assert sum(seen[-1].values()) == 30
 
 
-def test_the_last_account_of_a_rank_that_hangs_while_it_waits_takes_its_seconds_back(clock):
-    activity = Activity(age=0.0)
+def test_the_last_account_of_a_rank_that_hangs_while_it_waits_takes_its_seconds_back(
+    clock, activity
+):
     activity.begin("waits", "more of the state", "state")
     clock.now += 5
     assert activity.account()[0]["state"] == 5.0
@@ -186,8 +182,7 @@ def test_the_last_account_of_a_rank_that_hangs_while_it_waits_takes_its_seconds_
     assert (seconds["state"], seconds["hung"]) == (0.0, 5.0)
 
 
-def test_what_a_rank_works_on_is_booked_at_its_end(clock):
-    activity = Activity(age=0.0)
+def test_what_a_rank_works_on_is_booked_at_its_end(clock, activity):
     activity.begin("works", "examples of step 3", "input")
     clock.now += 5
     assert activity.account()[0]["input"] == 0.0
@@ -238,12 +233,12 @@ def test_a_trace_says_where_in_the_users_code_the_main_thread_is(trace):
     with activity.doing("works", "step 4", "computing"):
         threading.Thread(target=look).start()
         hang(is_reached, go_on)
-    (found,) = events()
-    assert (found.doing, found.phase, found.generation) == ("works", "step 4", 2)
-    assert found.place.startswith("test_activity.py:")
-    assert found.place.endswith(" in hang")
-    assert any("test_activity.py" in call for call in found.stack)
-    assert "step 3" in [span.name for span in found.last]
+    (written,) = events()
+    assert (written.doing, written.phase, written.generation) == ("works", "step 4", 2)
+    assert written.place.startswith("test_activity.py:")
+    assert written.place.endswith(" in hang")
+    assert any(Path(__file__).name in call for call in written.stack)
+    assert "step 3" in [span.name for span in written.last]
 
 
 def test_a_trace_has_the_last_exchanges_with_their_times_and_sizes(trace):
@@ -251,8 +246,7 @@ def test_a_trace_has_the_last_exchanges_with_their_times_and_sizes(trace):
     activity.step_bytes = 800
     for number in range(30):
         with activity.doing("works", f"step {number}", "computing"):
-            pass_time = threading.Event()
-            pass_time.wait(0.002)
+            threading.Event().wait(0.002)
             activity.step_ended(exchange=0.001, applying=0.0)
     activity.leave_trace("the ring broke", 2)
     *_, step, exchange = events()[0].last
@@ -277,7 +271,7 @@ def test_a_ring_that_broke_is_traced_where_it_broke(trace):
     activity.leave_trace("it hangs", 3)
     broken, later = events()
     assert (broken.doing, broken.phase) == ("waits", "step 3")
-    assert "test_a_ring_that_broke_is_traced_where_it_broke" in broken.stack[-1]
+    assert inspect.currentframe().f_code.co_name in broken.stack[-1]
     assert later.phase == "waiting for a place"
 
 

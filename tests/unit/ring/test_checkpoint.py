@@ -61,15 +61,19 @@ def damage(tmp_path, step):
     os.truncate(path, path.stat().st_size - 3)
 
 
-def told(tmp_path, state):
-    found = events.read(tmp_path / "events.jsonl")
-    return [e for e in found if e.event.kind == "checkpoint" and e.event.state == state]
+def recorded(tmp_path, state):
+    log = [line.event for line in events.read(tmp_path / "events.jsonl")]
+    return [event for event in log if event.kind == "checkpoint" and event.state == state]
+
+
+def steps_in_events(tmp_path, state):
+    return [event.step for event in recorded(tmp_path, state)]
 
 
 def test_the_last_ones_are_kept(make, tmp_path):
     train(*make(keep=2), range(1, 23))
     assert steps(tmp_path) == [15, 20]
-    assert [e.event.step for e in told(tmp_path, "written")] == [5, 10, 15, 20]
+    assert steps_in_events(tmp_path, "written") == [5, 10, 15, 20]
 
 
 def test_time_alone_can_decide(make, tmp_path):
@@ -126,8 +130,8 @@ def test_a_damaged_newest_gives_way_to_the_one_before(make, tmp_path, caplog):
     checkpoints, variable = make()
     assert checkpoints.load(after=-1)["step"] == 5
     assert variable.numpy().tolist() == [5.0, 5.0]
-    assert "step-000000010.safetensors cannot be used" in caplog.text
-    assert [e.event.step for e in told(tmp_path, "damaged")] == [10]
+    assert "step-000000010.safetensors" in caplog.text
+    assert steps_in_events(tmp_path, "damaged") == [10]
     # It is known now: no ring that forms later reads it again.
     assert checkpoints.newest_step() == 5
 
@@ -161,8 +165,8 @@ def test_a_half_written_file_is_no_checkpoint_and_goes_with_the_next(make, tmp_p
 def test_a_write_that_fails_is_told_and_training_goes_on(make, tmp_path, caplog):
     (tmp_path / "checkpoints").write_text("no folder can be made here")
     train(*make(), range(1, 6))
-    assert "checkpoint of step 5 cannot be written" in caplog.text
-    assert [e.event.step for e in told(tmp_path, "failed")] == [5]
+    assert "step 5" in caplog.text
+    assert steps_in_events(tmp_path, "failed") == [5]
 
 
 def test_whatever_ends_the_writing_is_told_and_training_goes_on(make, tmp_path):
@@ -170,9 +174,9 @@ def test_whatever_ends_the_writing_is_told_and_training_goes_on(make, tmp_path):
     for step in range(1, 6):
         checkpoints.after_step({"step": step})
         checkpoints.wait()
-    (failed,) = told(tmp_path, "failed")
-    assert failed.event.step == 5
-    assert "TypeError" in failed.event.message
+    (failed,) = recorded(tmp_path, "failed")
+    assert failed.step == 5
+    assert "TypeError" in failed.message
 
 
 def test_a_slow_disk_never_holds_more_than_one_copy(make, tmp_path, monkeypatch, caplog):
@@ -189,42 +193,36 @@ def test_a_slow_disk_never_holds_more_than_one_copy(make, tmp_path, monkeypatch,
     go_on.set()
     checkpoints.wait()
     assert steps(tmp_path) == [5]
-    assert "that of step 10 is left out" in caplog.text
+    assert "step 10" in caplog.text
 
 
-def test_a_checkpoint_of_a_version_that_shuffled_otherwise_is_refused(make):
+@pytest.mark.parametrize(
+    ("facts", "named"),
+    [
+        # That of a version that shuffled otherwise.
+        ({"order of blocks": "feistel"}, "order of blocks"),
+        ({"train.batch_size": 48}, r"train\.batch_size=48\D+24"),
+        ({"train.batch_size": 48, "data_plan.lanes": 9}, r"lanes and train\.batch_size"),
+    ],
+)
+def test_another_training_is_refused_by_all_that_differs(make, facts, named):
     train(*make(), [5])
-    checkpoints, _ = make(facts={**FACTS, "order of blocks": "feistel"})
-    with pytest.raises(ConfigError, match="another order of blocks"):
-        checkpoints.load(after=-1)
-
-
-def test_other_data_or_another_batch_is_refused_by_name(make):
-    train(*make(), [5])
-    checkpoints, _ = make(facts={**FACTS, "train.batch_size": 48})
-    with pytest.raises(ConfigError, match=r"Received: train.batch_size=48; the checkpoint has 24"):
-        checkpoints.load(after=-1)
-
-
-def test_all_that_differs_is_named(make):
-    train(*make(), [5])
-    checkpoints, _ = make(facts={**FACTS, "train.batch_size": 48, "data_plan.lanes": 9})
-    with pytest.raises(ConfigError, match=r"another data_plan.lanes and train.batch_size, so"):
+    checkpoints, _ = make(facts={**FACTS, **facts})
+    with pytest.raises(ConfigError, match=named):
         checkpoints.load(after=-1)
 
 
 def test_another_model_is_refused_by_its_variables(make):
     train(*make(), [5])
     checkpoints, _ = make(shape=(3,))
-    with pytest.raises(DataError, match=r"kernel \(float32\[2\]\).*kernel \(float32\[3\]\)"):
+    with pytest.raises(DataError, match=r"\(float32\[2\]\).*kernel \(float32\[3\]\)"):
         checkpoints.load(after=-1)
 
 
 def test_where_there_must_be_one_none_is_an_error(make, tmp_path):
-    checkpoints, _ = make(must_exist=True)
-    with pytest.raises(DataError, match="Received: resume=must"):
-        checkpoints.load(after=-1)
-    train(*make(), [5])
-    damage(tmp_path, 5)
-    with pytest.raises(DataError, match="Received: resume=must"):
-        make(must_exist=True)[0].load(after=-1)
+    for is_damaged in (False, True):
+        if is_damaged:
+            train(*make(), [5])
+            damage(tmp_path, 5)
+        with pytest.raises(DataError, match="resume=must"):
+            make(must_exist=True)[0].load(after=-1)

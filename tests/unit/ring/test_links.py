@@ -5,6 +5,7 @@ import contextlib
 import os
 import socket
 import struct
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,15 +13,16 @@ from types import SimpleNamespace
 import pytest
 
 from edl_horovod.config.schema import FederatedConfig
-from edl_horovod.coordinator import tls, tokens, wire
+from edl_horovod.coordinator import tls, wire
 from edl_horovod.coordinator.forming import Rendezvous
-from edl_horovod.coordinator.messages import Place
 from edl_horovod.coordinator.settings import CoordinatorSettings, Timings
 from edl_horovod.coordinator.workers import WorkerServer
 from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.ring.membership.links import Offer, PartyLinks, PartySettings
+from tests.parallel.places import place_of
 from tests.ports import free_port
+from tests.unit.coordinator.conftest import exchange
 from tests.waiting import until
 
 AUTHORITY, OTHER = tls.new_authority(), tls.new_authority()
@@ -65,13 +67,9 @@ class Gloo:
 
     async def exchange(self, port, token):
         """Ask the rendezvous; the status, and the addresses of the others."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        with contextlib.closing(writer):
-            body = b"".join(self.addresses())
-            head = f"POST /{token}:0/global/{self.rank}/{self.size} HTTP/1.1\r\n"
-            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
-        return int(head.split()[1]), [answer[i : i + 136] for i in range(0, len(answer), 136)]
+        path = f"{token}:0/global/{self.rank}/{self.size}"
+        status, answer = await exchange(port, path, b"".join(self.addresses()))
+        return status, [answer[i : i + 136] for i in range(0, len(answer), 136)]
 
     async def accept(self):
         """Wait for a connection of each other member."""
@@ -125,12 +123,15 @@ class Training:
             "127.0.0.1", wait_seconds=FORMING_SECONDS, shared=self.server, parties=names
         )
 
-    async def party(self, name, **more):
-        links = links_of(name, self.port, **more)
+    async def party(self, name, **settings):
+        links = links_of(name, self.port, **settings)
         self._links.append(links)
         connection = await asyncio.to_thread(links.connect, 5.0)
         connection.close()
         return links
+
+    async def parties(self, *names):
+        return [await self.party(name) for name in names]
 
     def gloo(self, rank, size):
         self._gloos.append(Gloo(rank, size))
@@ -148,27 +149,16 @@ class Training:
             assert status == 200
             # So Gloo waits for each of them.
             pairs = zip(addresses, gloo.addresses(), strict=True)
-            assert all(theirs[4:8] > own[4:8] for theirs, own in pairs)
+            assert all(address[4:8] > listener[4:8] for address, listener in pairs)
         return gloos
 
 
 async def begin(links, rendezvous, names=PAIR):
     """Begin to form a ring; returns the port of the party's own rendezvous."""
-    ranks = dict.fromkeys(
-        ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"), 0
+    place = replace(place_of(0, 0, rendezvous.token), parties=names)
+    place = await asyncio.to_thread(
+        links.place, replace(place, rendezvous_address="nowhere.invalid")
     )
-    place = Place(
-        **ranks,
-        worker="w",
-        generation=1,
-        step=0,
-        host="h",
-        rendezvous_address="nowhere.invalid",
-        rendezvous_port=0,
-        rendezvous_token=rendezvous.token,
-        parties=names,
-    )
-    place = await asyncio.to_thread(links.place, place)
     assert place.rendezvous_address == "127.0.0.1"
     return place.rendezvous_port
 
@@ -184,7 +174,7 @@ def training(tmp_path):
 
 async def test_each_pair_of_members_is_connected_in_both_directions(training):
     names = ("north", "south", "west")
-    gloos = await training.ring(*[await training.party(name) for name in names], names=names)
+    gloos = await training.ring(*await training.parties(*names), names=names)
     data = {
         (gloo.rank, other): bytes([gloo.rank, other]) * (1 << 20)
         for gloo in gloos
@@ -202,7 +192,7 @@ async def test_each_pair_of_members_is_connected_in_both_directions(training):
 
 
 async def test_a_link_ends_with_either_end_after_the_last_byte_and_leaves_no_descriptor(training):
-    parties = [await training.party(name) for name in ("north", "south")]
+    parties = await training.parties(*PAIR)
     before = None
     for number in range(5):
         first, second = await training.ring(*parties)
@@ -222,7 +212,7 @@ async def test_a_link_ends_with_either_end_after_the_last_byte_and_leaves_no_des
 
 
 async def test_a_ring_that_is_abandoned_is_given_up_at_once_and_the_next_one_forms(training):
-    north, south = [await training.party(name) for name in ("north", "south")]
+    north, south = await training.parties(*PAIR)
     async with training.rendezvous() as rendezvous:
         port = await begin(north, rendezvous)
         asking = asyncio.create_task(training.gloo(0, 2).exchange(port, rendezvous.token))
@@ -240,20 +230,23 @@ async def test_a_request_without_the_token_of_the_ring_is_not_sent_on(training):
         assert await training.gloo(0, 2).exchange(port, "0" * 32) == (400, [])
 
 
+async def assert_ended(reader):
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+
+
+async def call(port, holder, authority=AUTHORITY):
+    """A connection to a party's end of a link, of another that holds a certificate."""
+    certificate = tls.sign(authority, tls.holder_of_party(holder))
+    identity = replace(certificate, authority=tls.sign(AUTHORITY, tls.COORDINATOR).authority)
+    return await asyncio.open_connection("127.0.0.1", port, ssl=tls.context(identity, tls.LINK))
+
+
 async def raw_offer(training, rendezvous, offer, *, holder="north", rank=0):
     """Ask by hand with an offer, as one of two ranks; the status, 0 for none, and the answer."""
-    identity = tls.sign(AUTHORITY, tls.holder_of_party(holder))
-    reader, writer = await asyncio.open_connection(
-        "127.0.0.1", training.port, ssl=tls.context(identity, tls.RENDEZVOUS)
-    )
-    try:
-        body = offer.encode()
-        head = f"POST /{rendezvous.token}:0/global/{rank}/2 HTTP/1.1\r\nContent-Length: {len(body)}"
-        writer.write(f"{head}\r\n\r\n".encode() + body)
-        head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
-        return int(head.split()[1]) if head else 0, answer
-    finally:
-        wire.abort(writer)
+    context = tls.context(tls.sign(AUTHORITY, tls.holder_of_party(holder)), tls.RENDEZVOUS)
+    path = f"{rendezvous.token}:0/global/{rank}/2"
+    return await exchange(training.port, path, offer.encode(), context)
 
 
 async def test_a_party_that_cannot_be_reached_is_named_and_gloo_need_not_wait(training):
@@ -266,16 +259,14 @@ async def test_a_party_that_cannot_be_reached_is_named_and_gloo_need_not_wait(tr
         )
         assert status == 200
         await gloo.accept()
-        async with asyncio.timeout(5):
-            assert await gloo.peers[0][0].read() == b""
+        await assert_ended(gloo.peers[0][0])
     failure = south.explained(CollectiveFailed("closed"))
     assert set(failure.unreached) == {"north"}
-    assert "'north'" in str(failure)
-    assert "refused" in str(failure).lower()
+    assert all(text in str(failure).lower() for text in ("'north'", "refused"))
 
 
 async def test_a_party_does_not_talk_to_another_that_answers_in_its_place(training):
-    south, west = [await training.party(name) for name in ("south", "west")]
+    south, west = await training.parties("south", "west")
     async with training.rendezvous() as rendezvous:
         await begin(west, rendezvous)
         gloo, port = training.gloo(1, 2), await begin(south, rendezvous)
@@ -284,17 +275,16 @@ async def test_a_party_does_not_talk_to_another_that_answers_in_its_place(traini
             gloo.exchange(port, rendezvous.token),
         )
         await gloo.accept()
-        async with asyncio.timeout(5):
-            assert await gloo.peers[0][0].read() == b""
-    assert "edl:party:west" in str(south.explained(CollectiveFailed("closed")))
+        await assert_ended(gloo.peers[0][0])
+    assert "party:west" in str(south.explained(CollectiveFailed("closed")))
 
 
 async def test_no_party_asks_the_rendezvous_for_another(training):
     offers = {n: Offer(host=n, port=1, key="00" * 16) for n in ("north", "forged", "south")}
     async with training.rendezvous() as rendezvous:
 
-        async def ask(offer, **more):
-            return await raw_offer(training, rendezvous, offers[offer], **more)
+        async def ask(offer, **caller):
+            return await raw_offer(training, rendezvous, offers[offer], **caller)
 
         assert await ask("forged", holder="south", rank=0) == (0, b"")
         assert await ask("forged", holder="west", rank=1) == (0, b"")
@@ -311,28 +301,21 @@ async def test_a_key_is_of_no_use_to_another_party_than_the_one_it_is_for(traini
     north = await training.party("north")
     async with training.rendezvous() as rendezvous:
         gloo, port = training.gloo(0, 2), await begin(north, rendezvous)
-        own = Offer(host="127.0.0.1", port=1, key="00" * 16)
+        offer_of_south = Offer(host="127.0.0.1", port=1, key="00" * 16)
         (status, answer), _ = await asyncio.gather(
-            raw_offer(training, rendezvous, own, holder="south", rank=1),
+            raw_offer(training, rendezvous, offer_of_south, holder="south", rank=1),
             gloo.exchange(port, rendezvous.token),
         )
         assert status == 200
         offer = Offer.decode(answer)
 
-        async def call(holder):
-            identity = tls.sign(AUTHORITY, tls.holder_of_party(holder))
-            reader, writer = await asyncio.open_connection(
-                offer.host, offer.port, ssl=tls.context(identity, tls.LINK)
-            )
+        reader, writer = await call(offer.port, "west")
+        with contextlib.closing(writer):
             writer.write(bytes.fromhex(offer.key))
-            return reader, writer
-
-        reader, writer = await call("west")
+            await assert_ended(reader)
+        reader, writer = await call(offer.port, "south")
         with contextlib.closing(writer):
-            async with asyncio.timeout(5):
-                assert await reader.read() == b""
-        reader, writer = await call("south")
-        with contextlib.closing(writer):
+            writer.write(bytes.fromhex(offer.key))
             await gloo.accept()
             gloo.peers[1][1].write(b"for south")
             async with asyncio.timeout(5):
@@ -350,14 +333,13 @@ async def test_a_damaged_offer_fails_the_ring_and_not_the_party(training, kind, 
     async with training.rendezvous() as rendezvous:
         gloo, port = training.gloo(1, 2), await begin(south, rendezvous)
         offer = kind(host="127.0.0.1", port=1, key="no key")
-        _, (found, _) = await asyncio.gather(
+        _, (received, _) = await asyncio.gather(
             raw_offer(training, rendezvous, offer), gloo.exchange(port, rendezvous.token)
         )
-        assert found == status
+        assert received == status
         if status == 200:
             await gloo.accept()
-            async with asyncio.timeout(5):
-                assert await gloo.peers[0][0].read() == b""
+            await assert_ended(gloo.peers[0][0])
     await training.ring(await training.party("north"), south)
 
 
@@ -365,49 +347,38 @@ async def test_a_connection_with_an_unknown_key_is_closed(training):
     north = await training.party("north")
     async with training.rendezvous() as rendezvous:
         await begin(north, rendezvous)
-        offer = north._new_offer()
-        identity = tls.sign(AUTHORITY, tls.holder_of_party("south"))
-        reader, writer = await asyncio.open_connection(
-            offer.host, offer.port, ssl=tls.context(identity, tls.LINK)
-        )
+        reader, writer = await call(north._new_offer().port, "south")
         with contextlib.closing(writer):
             writer.write(b"k" * 16)
-            async with asyncio.timeout(5):
-                assert await reader.read() == b""
+            await assert_ended(reader)
 
 
 async def test_thousands_of_refused_callers_do_not_fill_the_log(training, caplog):
     north = await training.party("north")
-    stranger = tls.sign(OTHER, tls.holder_of_party("south"))
-    authority = tls.sign(AUTHORITY, tls.COORDINATOR).authority
-    identity = tls.Identity(certificate=stranger.certificate, key=stranger.key, authority=authority)
     async with training.rendezvous() as rendezvous:
         await begin(north, rendezvous)
         offer = north._new_offer()
         for _ in range(5):
-            reader, writer = await asyncio.open_connection(
-                offer.host, offer.port, ssl=tls.context(identity, tls.LINK)
-            )
+            reader, writer = await call(offer.port, "south", authority=OTHER)
             with contextlib.closing(writer), contextlib.suppress(OSError):
                 await reader.read()
     assert len([record for record in caplog.records if "refused" in record.message]) == 1
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("settings", "reason"),
     [
-        ({"trusted": OTHER, "authority": OTHER}, "is not of this training"),
-        ({"lifetime": -tls.CLOCKS_DIFFER / 2}, "its certificate expired on"),
+        ({"trusted": OTHER, "authority": OTHER}, "training"),
+        ({"lifetime": -tls.CLOCKS_DIFFER / 2}, "expired"),
     ],
     ids=["other training", "expired"],
 )
 async def test_a_party_with_a_wrong_token_is_told_so_with_its_name_and_file(
-    training, more, message
+    training, settings, reason
 ):
-    with pytest.raises(ConfigError, match="Party 'north' cannot take part") as found:
-        await training.party("north", **more)
-    assert message in str(found.value)
-    assert "north.token" in str(found.value)
+    with pytest.raises(ConfigError, match=f"'north'.*{reason}") as caught:
+        await training.party("north", **settings)
+    assert "north.token" in str(caught.value)
 
 
 async def test_a_party_that_the_coordinator_refuses_is_not_connected(training):
@@ -445,12 +416,5 @@ async def test_a_lost_coordinator_is_an_error_that_passes(training):
     ],
 )
 def test_what_is_no_offer_is_refused(data):
-    with pytest.raises(ValueError, match=r"offer|JSON|Expecting"):
+    with pytest.raises(ValueError, match=r"offer|JSON|Expect"):
         Offer.decode(data)
-
-
-def test_tokens_of_two_trainings_do_not_fit(tmp_path):
-    for name in ("a", "b"):
-        tokens.issue(tmp_path / name, ["north"])
-    first, other = (tokens.read(tmp_path / name / "north.token") for name in ("a", "b"))
-    assert first.authority != other.authority

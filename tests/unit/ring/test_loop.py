@@ -95,9 +95,9 @@ def test_an_undisturbed_job_forms_one_ring():
     assert job.calls == RING
 
 
-@pytest.mark.parametrize(("where", "until"), BROKEN.values(), ids=BROKEN.keys())
-def test_a_member_lost_anywhere_is_followed_by_another_ring(where, until):
-    job = Job(**{where: 1})
+@pytest.mark.parametrize(("call", "until"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_member_lost_anywhere_is_followed_by_another_ring(call, until):
+    job = Job(**{call: 1})
     run(job, job, job)
     assert job.calls == [*until, "failed", *RING]
 

@@ -59,7 +59,7 @@ def test_a_slice_is_no_larger_than_asked_for_if_a_row_is_not():
 
 
 def stream_of(**received):
-    ranks = {int(rank[1:]): each for rank, each in received.items()}
+    ranks = {int(rank[1:]): of_rank for rank, of_rank in received.items()}
     return Stream(layout(), ranks, step=7)
 
 
@@ -105,24 +105,14 @@ def test_where_the_last_slice_reached_one_of_two_both_get_it_again():
     assert begun.received(1, 7) == begun.received(2, 7) == Received(7, 0, 4 * ROW_BYTES)
 
 
-def test_slices_take_the_share_of_a_usual_step_that_they_may():
+@pytest.mark.parametrize(("step_seconds", "seconds"), [(0.2, 0.5 * 0.25 * 0.2), (30.0, 0.15)])
+def test_slices_take_the_share_of_a_usual_step_that_they_may_and_never_long(step_seconds, seconds):
     pace = Pace(0.25)
     assert pace.next_bytes == FIRST_BYTES
-    for _ in range(20):
-        pace.stepped(0.2)
+    for stepped in [*[step_seconds] * 20, 60.0]:  # One long step among many says nothing.
+        pace.stepped(stepped)
         pace.sent(pace.next_bytes, pace.next_bytes / 100e6)
-    assert pace.next_bytes == pytest.approx(0.5 * 0.25 * 0.2 * 100e6, rel=0.01)
-    pace.stepped(60.0)  # One long step among many says nothing.
-    pace.sent(pace.next_bytes, pace.next_bytes / 100e6)
-    assert pace.next_bytes == pytest.approx(0.5 * 0.25 * 0.2 * 100e6, rel=0.01)
-
-
-def test_a_slice_never_takes_long_however_long_the_steps_are():
-    pace = Pace(0.25)
-    for _ in range(20):
-        pace.stepped(30.0)
-        pace.sent(pace.next_bytes, pace.next_bytes / 100e6)
-    assert pace.next_bytes == pytest.approx(0.15 * 100e6, rel=0.01)
+    assert pace.next_bytes == pytest.approx(seconds * 100e6, rel=0.01)
 
 
 def test_before_a_step_was_timed_slices_stay_as_they_are():
