@@ -2,10 +2,12 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
 from tests import numpy_framework
+from tests.memory_source import KIND
 
 
 class CountingStep(numpy_framework.Step):
@@ -19,10 +21,30 @@ class CountingStep(numpy_framework.Step):
         return super().step(batch, **arguments)
 
 
+def numbers(count):
+    """A source of so many records."""
+    return KIND.open(SimpleNamespace(data=f"numbers:{count}"))
+
+
 def on_all(ranks, act):
     """What an act on each rank, all at the same time, returns."""
     with ThreadPoolExecutor(len(ranks)) as pool:
         return list(pool.map(act, ranks))
+
+
+def run_counted(ranks):
+    """Run a round of all ranks; the number of its examples, of which all have the same."""
+    (num_examples,) = {sums.num_examples for sums in on_all(ranks, lambda rank: rank.run())}
+    return num_examples
+
+
+def run_and_see_who_trains(ranks):
+    """Run a round; the sorted names of the parties that did local steps, and its examples."""
+    before = [rank.inner.num_steps for rank in ranks]
+    num_examples = run_counted(ranks)
+    pairs = zip(ranks, before, strict=True)
+    names = [rank.party.name for rank, num_steps in pairs if rank.inner.num_steps > num_steps]
+    return sorted(names), num_examples
 
 
 def assert_all_fail(ranks, error, match=None):

@@ -32,10 +32,16 @@ from edl_horovod.tasks.federated import (
 from edl_horovod.tasks.local_rounds import LocalRounds, RoundBatches
 from tests import numpy_framework
 from tests.jobs import training
-from tests.memory_source import KIND
 from tests.thread_ring import Ring
 from tests.unit.tasks.conftest import ZOO
-from tests.unit.tasks.ranks import CountingStep, assert_all_fail, on_all
+from tests.unit.tasks.ranks import (
+    CountingStep,
+    assert_all_fail,
+    numbers,
+    on_all,
+    run_and_see_who_trains,
+    run_counted,
+)
 
 ADAPTED = """
 from tests.zoo.line import LineSpec
@@ -48,13 +54,6 @@ class Adapted(LineSpec):
 BATCH, ROUNDS = 12, 4
 SIZES = {"north": 60, "south": 36, "west": 100}
 """Records of the parties."""
-
-
-def source_of(name):
-    class Request:
-        data = f"numbers:{SIZES[name]}"
-
-    return KIND.open(Request)
 
 
 class Rank:
@@ -86,7 +85,7 @@ class Rank:
 
         loaded.spec.create_dataset = relabelled
         loaded.spec.create_model = lambda: np.zeros((4, 1), kind)
-        source = source_of(name)
+        source = numbers(SIZES[name])
         lanes, batch = num_lanes(job), training_batch(job)
         self.plan = plan_of(source, DataConfig(), num_lanes=lanes, is_training=True, **batch)
 
@@ -120,6 +119,11 @@ def begin(ranks, first=0):
     for number, rank in enumerate(ranks):
         rank.begin(ring.of(number), first)
     return ring
+
+
+def drawn(number, names, count):
+    """The sorted names of the parties that a round's draws choose."""
+    return sorted(sorted(names, key=lambda name: draw(0, number, name))[:count])
 
 
 def trained_alone(*ranks):
@@ -199,13 +203,9 @@ def test_a_share_of_the_parties_trains_in_a_round_as_the_draws_say():
     begin(ranks)
     took_part = []
     for number in range(ROUNDS):
-        before = [rank.inner.num_steps for rank in ranks]
-        results = on_all(ranks, Rank.run)
-        drawn = sorted(SIZES, key=lambda name, number=number: draw(0, number, name))[:2]
-        trained = [rank.inner.num_steps > old for rank, old in zip(ranks, before, strict=True)]
-        names = [name for name, has_trained in zip(SIZES, trained, strict=True) if has_trained]
-        assert sorted(names) == sorted(drawn)
-        assert {sums.num_examples for sums in results} == {2 * 2 * BATCH}
+        names, num_examples = run_and_see_who_trains(ranks)
+        assert names == drawn(number, SIZES, 2)
+        assert num_examples == 2 * 2 * BATCH
         took_part += names
     assert set(took_part) == set(SIZES)
     kernels = [rank.kernel for rank in ranks]
@@ -275,16 +275,14 @@ def test_a_lost_party_costs_the_others_no_local_step(fails_in):
     survivors = ranks[:1] + ranks[2:]
     begin(survivors, 1)
     steps = [rank.inner.num_steps for rank in survivors]
-    results = on_all(survivors, Rank.run)
+    assert run_counted(survivors) == 2 * 2 * BATCH
     assert [rank.inner.num_steps for rank in survivors] == steps
-    assert {sums.num_examples for sums in results} == {2 * 2 * BATCH}
     # It comes back with the state of the others, and goes on where its own records would be.
     back = ranks[1]
     for name, part in back.step.variables.items():
         part.assign(np.array(survivors[0].step.variables[name].numpy()))
     begin(ranks, 2)
-    results = on_all(ranks, Rank.run)
-    assert {sums.num_examples for sums in results} == {3 * 2 * BATCH}
+    assert run_counted(ranks) == 3 * 2 * BATCH
 
 
 def test_a_party_that_has_trained_takes_part_even_if_a_loss_changes_the_draw():
@@ -295,8 +293,7 @@ def test_a_party_that_has_trained_takes_part_even_if_a_loss_changes_the_draw():
     by_draw = sorted(ranks, key=lambda rank: draw(0, 0, rank.party.name))
     survivors = by_draw[:2]  # Of two parties, a half is one.
     begin(survivors)
-    results = on_all(survivors, Rank.run)
-    assert {sums.num_examples for sums in results} == {2 * 2 * BATCH}
+    assert run_counted(survivors) == 2 * 2 * BATCH
 
 
 def test_what_stays_here_keeps_what_it_learned_in_a_round_that_others_ended():

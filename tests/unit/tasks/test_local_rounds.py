@@ -24,10 +24,9 @@ from edl_horovod.tasks.local_rounds import (
 )
 from tests import numpy_framework
 from tests.jobs import training
-from tests.memory_source import KIND
 from tests.thread_ring import RankCollectives, Ring
 from tests.unit.tasks.conftest import ZOO
-from tests.unit.tasks.ranks import CountingStep, assert_all_fail, on_all
+from tests.unit.tasks.ranks import CountingStep, assert_all_fail, numbers, on_all
 
 NUM_RECORDS, BATCH, REPLICAS, EPOCHS = 100, 12, 4, 3
 
@@ -84,10 +83,7 @@ class Rank:
 
 @pytest.fixture
 def source():
-    class Request:
-        data = f"numbers:{NUM_RECORDS}"
-
-    return KIND.open(Request)
+    return numbers(NUM_RECORDS)
 
 
 def ring_of(job, source, size, *arguments):

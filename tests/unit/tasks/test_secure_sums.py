@@ -15,7 +15,6 @@ from edl_horovod.files import whole_file
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.values import EvaluationSums
 from edl_horovod.frameworks.world import World
-from edl_horovod.tasks.federated import draw
 from edl_horovod.tasks.secure_sums import (
     SecureSums,
     from_fixed_point,
@@ -25,8 +24,8 @@ from edl_horovod.tasks.secure_sums import (
 )
 from tests.jobs import training
 from tests.thread_ring import Ring
-from tests.unit.tasks.ranks import assert_all_fail, on_all
-from tests.unit.tasks.test_federated import BATCH, ROUNDS, SIZES, Rank
+from tests.unit.tasks.ranks import assert_all_fail, on_all, run_and_see_who_trains, run_counted
+from tests.unit.tasks.test_federated import BATCH, ROUNDS, SIZES, Rank, drawn
 
 RANGE = 32.0
 MORE = ["north", "south", "west", "north", "south", "west", "north"]
@@ -81,8 +80,7 @@ class Parties:
 
     def run_counted(self):
         """Run a round; the number of its examples, of which all parties have the same."""
-        (num_examples,) = {sums.num_examples for sums in self.run()}
-        return num_examples
+        return run_counted(self.present)
 
     def start_again(self, **settings):
         """New processes of all parties, which begin in one ring."""
@@ -416,18 +414,9 @@ def test_three_parties_train_in_a_round_at_least(tmp_path):
     parties = Parties(tmp_path, MORE[:5], fraction=0.2, local_steps=2)
     parties.begin()
     for number in range(ROUNDS):
-        before = [rank.inner.num_steps for rank in parties.ranks]
-        assert parties.run_counted() == 3 * 2 * BATCH
-        trained = [
-            rank.party.name
-            for rank, old in zip(parties.ranks, before, strict=True)
-            if rank.inner.num_steps > old
-        ]
-        by_draw = sorted(
-            (rank.party.name for rank in parties.ranks),
-            key=lambda name, number=number: draw(0, number, name),
-        )
-        assert sorted(trained) == sorted(by_draw[:3])
+        trained, num_examples = run_and_see_who_trains(parties.ranks)
+        assert num_examples == 3 * 2 * BATCH
+        assert trained == drawn(number, [rank.party.name for rank in parties.ranks], 3)
 
 
 @pytest.mark.parametrize("size", [1, 2])
