@@ -33,7 +33,7 @@ def step(layers, reducer, rank, number):
     reducer.begin(1)
     layers(torch.full((2, WIDTH), 1e-3 * (rank + number))).sum().backward()
     (ranks,) = reducer.finish(np.array([float(rank)]), 1)
-    return torch.cat([each.grad.flatten() for each in layers.parameters()]).clone(), ranks
+    return torch.cat([parameter.grad.flatten() for parameter in layers.parameters()]).clone(), ranks
 
 
 def expected(layers, ranks, number):
@@ -41,7 +41,7 @@ def expected(layers, ranks, number):
     layers.zero_grad(set_to_none=True)
     for rank in ranks:
         layers(torch.full((2, WIDTH), 1e-3 * (rank + number))).sum().backward()
-    return torch.cat([each.grad.flatten() for each in layers.parameters()]) / len(ranks)
+    return torch.cat([parameter.grad.flatten() for parameter in layers.parameters()]) / len(ranks)
 
 
 def be_rank(rank, rings, how, say):
@@ -72,8 +72,8 @@ def be_rank(rank, rings, how, say):
     results = [step(layers, reducer, rank, number) for number in (2, 3)]
     right = [expected(layers, (0, 1), number) for number in (2, 3)]
     is_right = all(
-        torch.allclose(sums, its, rtol=1e-4, atol=1e-6) and ranks == 1.0
-        for (sums, ranks), its in zip(results, right, strict=True)
+        torch.allclose(sums, right_sums, rtol=1e-4, atol=1e-6) and ranks == 1.0
+        for (sums, ranks), right_sums in zip(results, right, strict=True)
     )
     HOROVOD.leave()
     say(f"{waited:.3f} {'right' if is_right else 'wrong'}")

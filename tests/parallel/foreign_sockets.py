@@ -40,7 +40,7 @@ def be_other_rank(address, may_form, may_leave, say):
 
 def sockets():
     """Descriptors of this process' TCP connections, of those that are connected."""
-    found = {}
+    timeouts = {}
     for name in os.listdir("/proc/self/fd"):
         try:
             borrowed = socket.socket(fileno=os.dup(int(name)))
@@ -52,8 +52,9 @@ def sockets():
                     borrowed.getpeername()
                 except OSError:
                     continue
-                found[int(name)] = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-    return found
+                option = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+                timeouts[int(name)] = option
+    return timeouts
 
 
 async def run():
@@ -82,9 +83,9 @@ async def run():
         await asyncio.to_thread(ours.join)
         assert said.recv() == "formed"
     await asyncio.sleep(0.1)  # The server's own connections end.
-    found = sockets()
-    theirs = [found.pop(descriptor) for descriptor in foreign]
-    for kind, times in (("foreign", theirs), ("ring", found.values())):
+    of_ring = sockets()
+    of_foreign = [of_ring.pop(descriptor) for descriptor in foreign]
+    for kind, times in (("foreign", of_foreign), ("ring", of_ring.values())):
         sys.stdout.write(" ".join([kind, *map(str, times)]) + "\n")
     client.sendall(b"x")
     assert accepted.recv(1) == b"x"

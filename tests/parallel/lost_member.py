@@ -21,6 +21,7 @@ import numpy as np
 from edl_horovod.coordinator.forming import Rendezvous
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.job.lifeline import end_with_parent
+from tests.parallel.places import set_horovod
 from tests.parallel.ring_framework import ring_framework
 
 FRAMEWORK = ring_framework()
@@ -42,7 +43,7 @@ def reduce_until_lost(rank, size, say):
     step = 0
     while True:
         sums = FRAMEWORK.add_all(arrays, "sums")
-        if not all(np.all(found == right) for found in sums):
+        if not all(np.all(total == right) for total in sums):
             say(("wrong", time.monotonic()))
             return
         step += 1
@@ -52,11 +53,11 @@ def reduce_until_lost(rank, size, say):
 
 def broadcast_until_lost(rank, size, say):
     """The same with long messages from rank 0 into variables, several in one call."""
-    own = np.full(5_000_000, rank + 1, np.float32)
-    variables = [FRAMEWORK.variable(str(number), own) for number in range(4)]
+    values = np.full(5_000_000, rank + 1, np.float32)
+    variables = [FRAMEWORK.variable(str(number), values) for number in range(4)]
     for step in range(1, 1_000_000):
         for variable in variables:
-            variable.assign(own)
+            variable.assign(values)
         FRAMEWORK.collectives.broadcast(variables, 0, "variables")
         if not all(np.all(variable.numpy() == 1.0) for variable in variables):
             say(("wrong", time.monotonic()))
@@ -91,13 +92,11 @@ KINDS = {
 def be_rank(rank, size, port, token, kind, say):
     """One member until the ring breaks."""
     end_with_parent()
-    names = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size}
-    names |= {"CROSS_RANK": 0, "CROSS_SIZE": 1, "HOSTNAME": "localhost", "GLOO_IFACE": "lo"}
-    names |= {"CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo", "ELASTIC": 0, "LOG_LEVEL": "fatal"}
-    names |= {"GLOO_TIMEOUT_SECONDS": GLOO_SECONDS, "GLOO_RENDEZVOUS_PORT": 0}
-    names |= {"GLOO_RENDEZVOUS_ADDR": f"127.0.0.1:{port}/{token}"}
-    names |= {"DISABLE_GROUP_FUSION": 1, "FUSION_THRESHOLD": 0}
-    os.environ.update({f"HOROVOD_{name}": str(value) for name, value in names.items()})
+    set_horovod(RANK=rank, SIZE=size, LOCAL_RANK=rank, LOCAL_SIZE=size, CROSS_RANK=0, CROSS_SIZE=1)
+    set_horovod(HOSTNAME="localhost", GLOO_IFACE="lo", ELASTIC=0, LOG_LEVEL="fatal")
+    set_horovod(CONTROLLER="gloo", CPU_OPERATIONS="gloo", GLOO_TIMEOUT_SECONDS=GLOO_SECONDS)
+    set_horovod(GLOO_RENDEZVOUS_ADDR=f"127.0.0.1:{port}/{token}", GLOO_RENDEZVOUS_PORT=0)
+    set_horovod(DISABLE_GROUP_FUSION=1, FUSION_THRESHOLD=0)
     FRAMEWORK.horovod.form_inherited()
     try:
         KINDS[kind](rank, size, say)
@@ -125,15 +124,15 @@ def serve(say):
 
 def fork(function, *args):
     """Run a function in a fork; its pid, and what it says."""
-    ours, theirs = Pipe()
+    ours, forks = Pipe()
     pid = os.fork()
     if pid == 0:
         ours.close()
         try:
-            function(*args, theirs.send)
+            function(*args, forks.send)
         finally:
             os._exit(0)
-    theirs.close()
+    forks.close()
     return pid, ours
 
 
@@ -147,14 +146,20 @@ def all_of(said):
             return
 
 
-def lose_one(size, kind):
-    """Form a ring, kill a member of it in the middle, and say how the others ended."""
+def begin_ring(member, size, kind):
+    """Fork a rendezvous and the members of a ring, and wait until they train."""
     server, address = fork(serve)
     port, token = address.recv()
-    ranks = [fork(be_rank, rank, size, port, token, kind) for rank in range(size)]
+    ranks = [fork(member, rank, size, port, token, kind) for rank in range(size)]
     for _, said in ranks:
         assert said.poll(PATIENCE_SECONDS)
         assert said.recv() == "trains"
+    return server, ranks
+
+
+def lose_one(size, kind):
+    """Form a ring, kill a member of it in the middle, and say how the others ended."""
+    server, ranks = begin_ring(be_rank, size, kind)
     time.sleep(random.uniform(0.0, 0.1))
     lost = random.randrange(size) if kind == "sums" else LOST
     os.kill(ranks[lost][0], signal.SIGKILL)

@@ -30,11 +30,11 @@ def address(host, port):
     return struct.pack("=H", 2) + struct.pack(">H", port) + ip + bytes(120) + struct.pack("=q", -1)
 
 
-async def neighbour(server):
+async def neighbour(server, host="127.255.255.254"):
     """Say where it listens, as a member does that is killed in the next moment."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     # Of two addresses the one that is greater connects, and the other waits.
-    body = address("127.255.255.254", 1)
+    body = address(host, 1)
     head = f"POST /{server.token}:0/{SCOPE}/1/2 HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
     answer = await reader.read()
@@ -80,9 +80,9 @@ async def form(generation, timeout_seconds, servers, *, is_told):
 
 async def run():
     servers = []
-    told = await form(1, TOLD_SECONDS, servers, is_told=True)
-    untold = await form(2, UNTOLD_SECONDS, servers, is_told=False)
-    sys.stdout.write(f"{told:.3f} {untold:.3f} {what_serves(servers)}\n")
+    seconds = await form(1, TOLD_SECONDS, servers, is_told=True)
+    seconds_untold = await form(2, UNTOLD_SECONDS, servers, is_told=False)
+    sys.stdout.write(f"{seconds:.3f} {seconds_untold:.3f} {what_serves(servers)}\n")
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ import numpy as np
 from edl_horovod.coordinator.forming import Rendezvous
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.job.lifeline import end_with_parent
-from tests.parallel.lost_member import PATIENCE_SECONDS, fork, serve
-from tests.parallel.never_connected import SCOPE, address
+from tests.parallel.lost_member import PATIENCE_SECONDS, begin_ring
+from tests.parallel.never_connected import neighbour
 from tests.parallel.places import place_of
 from tests.parallel.ring_framework import NAME, ring_framework
 
@@ -54,8 +54,8 @@ def failure_of(kind, function, *args):
     except CollectiveFailed as failure:
         said = failure.__cause__
         text = str(getattr(said, "message", said))
-        found = {"kind": kind, "type": type(said).__name__, "text": text}
-        return {**found, "message": str(failure), "unreached": sorted(failure.unreached)}
+        cause = {"kind": kind, "type": type(said).__name__, "text": text}
+        return {**cause, "message": str(failure), "unreached": sorted(failure.unreached)}
     raise AssertionError(f"{kind}: nothing failed")
 
 
@@ -84,12 +84,7 @@ def be_rank(rank, size, port, token, kind, say):
 
 def lose_one(kind):
     """Kill a member of a ring of two; what the other one says."""
-    server, said = fork(serve)
-    port, token = said.recv()
-    ranks = [fork(be_rank, rank, 2, port, token, kind) for rank in (0, 1)]
-    for _, said in ranks:
-        assert said.poll(PATIENCE_SECONDS)
-        assert said.recv() == "trains"
+    server, ranks = begin_ring(be_rank, 2, kind)
     time.sleep(0.05)
     os.kill(ranks[1][0], signal.SIGKILL)
     for _ in range(2):
@@ -100,7 +95,7 @@ def lose_one(kind):
         os.waitpid(pid, 0)
 
 
-async def form_with(neighbour):
+async def form_with(host):
     """Form a ring whose other member only says where it listens, if it says anything."""
     async with Rendezvous("127.0.0.1", wait_seconds=TIMEOUT_SECONDS) as server:
         place = place_of(0, server.port, server.token)
@@ -109,13 +104,8 @@ async def form_with(neighbour):
                 FRAMEWORK.horovod.form_assigned, place, timeout_seconds=TIMEOUT_SECONDS
             )
         )
-        if neighbour is not None:
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            body = address(neighbour, 1)
-            head = f"POST /{server.token}:0/{SCOPE}/1/2 HTTP/1.1\r\n"
-            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            await reader.read()
-            writer.close()
+        if host is not None:
+            await neighbour(server, host)
         await form
 
 
@@ -129,12 +119,12 @@ def failures():
     for kind in LENGTHS if NAME == "keras" else LENGTHS.keys() - {"graph"}:
         yield from lose_one(kind)
     # Of two addresses the one that is greater connects, and the other waits.
-    for kind, neighbour in (
+    for kind, host in (
         ("forming, nobody listens", "127.0.0.0"),
         ("forming, nobody connects", "127.255.255.254"),
         ("forming, no address", None),
     ):
-        yield failure_of(kind, asyncio.run, form_with(neighbour))
+        yield failure_of(kind, asyncio.run, form_with(host))
     yield failure_of("forming, no rendezvous", form_without_rendezvous)
 
 

@@ -59,7 +59,7 @@ def _keras():
 
     def add_all(arrays, name):
         with catch_failures():
-            return [each.numpy() for each in sum_grouped(list(map(tf.constant, arrays)), name)]
+            return [total.numpy() for total in sum_grouped(list(map(tf.constant, arrays)), name)]
 
     def variable(name, array):
         return tf.Variable(array)
@@ -85,11 +85,11 @@ def _torch():
         hvd.synchronize(hvd.allreduce_async_(torch.zeros(1), name="unknown", op=UNKNOWN_OP))
 
     def add_all(arrays, name):
-        tensors, pending = [from_numpy(each.copy()) for each in arrays], PendingCollectives()
-        for number, each in enumerate(tensors):
-            pending.start(sum_in_place(each, f"{name}.{number}"))
+        tensors, pending = [from_numpy(array.copy()) for array in arrays], PendingCollectives()
+        for number, array in enumerate(tensors):
+            pending.start(sum_in_place(array, f"{name}.{number}"))
         pending.wait()
-        return [each.numpy() for each in tensors]
+        return [array.numpy() for array in tensors]
 
     def variable(name, array):
         return TorchVariable(name, from_numpy(np.array(array)))

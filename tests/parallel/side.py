@@ -83,12 +83,12 @@ def assert_as_alone(side_of, world, rtol=1e-4, *, atol=None, loss_rtol=None, **s
     if not world.is_leader:
         return None
     single = side_of(ALONE, **settings)
-    for ours, theirs in zip(in_ring, single.train(), strict=True):
-        assert ours.num_examples == theirs.num_examples
-        assert ours.loss == pytest.approx(theirs.loss, rel=loss_rtol or rtol, nan_ok=True)
-        assert ours.metrics == pytest.approx(theirs.metrics, rel=rtol, nan_ok=True)
-    for ours, theirs in zip(ring.weights(), single.weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=atol or rtol / 100)
+    for ours, expected in zip(in_ring, single.train(), strict=True):
+        assert ours.num_examples == expected.num_examples
+        assert ours.loss == pytest.approx(expected.loss, rel=loss_rtol or rtol, nan_ok=True)
+        assert ours.metrics == pytest.approx(expected.metrics, rel=rtol, nan_ok=True)
+    for ours, expected in zip(ring.weights(), single.weights(), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=rtol, atol=atol or rtol / 100)
     return single
 
 

@@ -32,14 +32,11 @@ MESSAGES = {
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_adapter_knows_what_horovod_says_of_real_failures(framework):
     output, log = run("real_failures", RING_FRAMEWORK=framework)
-    found = {each["kind"]: each for each in map(json.loads, output.splitlines())}
+    failures = {failure["kind"]: failure for failure in map(json.loads, output.splitlines())}
     # Only one of them has graphs.
-    known = {
-        kind: said
-        for kind, said in MESSAGES.items()
-        if framework == "keras" or not kind.startswith("graph")
-    }
-    assert set(found) == set(known), log
+    has_graphs = framework == "keras"
+    known = {k: text for k, text in MESSAGES.items() if has_graphs or not k.startswith("graph")}
+    assert set(failures) == set(known), log
     for kind, expected in known.items():
-        assert found[kind]["message"].startswith(expected), (found[kind], log)
-        assert found[kind]["unreached"] == []
+        assert failures[kind]["message"].startswith(expected), (failures[kind], log)
+        assert failures[kind]["unreached"] == []

@@ -18,13 +18,13 @@ def pytest_ignore_collect(collection_path):
 
 def pytest_collection_modifyitems(config, items):
     size = int(os.environ["RING_SIZE"])
-    kept = [
+    items_of_size = [
         item
         for item in items
         if not (marker := item.get_closest_marker("world_size")) or size in marker.args
     ]
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = kept
+    config.hook.pytest_deselected(items=[item for item in items if item not in items_of_size])
+    items[:] = items_of_size
 
 
 @pytest.fixture

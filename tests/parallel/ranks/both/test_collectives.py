@@ -8,35 +8,25 @@ from edl_horovod.frameworks.packing import LARGE_BYTES
 from edl_horovod.frameworks.values import Array, Rows
 from tests.parallel.agreement import assert_same_everywhere
 
-KINDS = [
-    "float32",
-    "bfloat16",
-    "float64",
-    "float16",
-    "bool",
-    "uint32",
-    "int64",
-    "int8",
-    "uint8",
-    "complex64",
-]
+KINDS = ["float32", "bfloat16", "float64", "float16", "bool", "uint32", "int64", "int8", "uint8"]
+KINDS += ["complex64"]
 
 
 def numbers(kind, shape, *, are_there=True):
     """Numbers of a type, or zeros."""
     dtype = ml_dtypes.bfloat16 if kind == "bfloat16" else kind
-    found = (np.arange(np.prod(shape)) % 99 + 1).reshape(shape).astype(dtype)
-    return found if are_there else np.zeros_like(found)
+    values = (np.arange(np.prod(shape)) % 99 + 1).reshape(shape).astype(dtype)
+    return values if are_there else np.zeros_like(values)
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64", "int64", "int32"])
 def test_sums_are_those_of_all_ranks_and_leave_a_ranks_own_values_alone(world, framework, kind):
     mine = numbers(kind, (2, 3)) * (world.rank + 1)
-    kept = mine.copy()
+    before = mine.copy()
     total = framework.collectives.sum(mine, f"test.sum.{kind}")
     weight = sum(range(1, world.size + 1))
     np.testing.assert_array_equal(total, numbers(kind, (2, 3)) * weight)
-    np.testing.assert_array_equal(mine, kept)
+    np.testing.assert_array_equal(mine, before)
     assert total.dtype == mine.dtype
 
 
@@ -69,7 +59,7 @@ def test_variables_of_every_type_and_size_become_those_of_the_root(world, framew
     large = LARGE_BYTES + 4
     shapes = [(), (3,), (0, 2), (5, 7), (large,)]
     values = [numbers(kind, shape, are_there=give) for kind in KINDS for shape in shapes]
-    variables = [framework.variable(str(n), each) for n, each in enumerate(values)]
+    variables = [framework.variable(str(n), value) for n, value in enumerate(values)]
     variables.append(Array(np.arange(9.0) * give))
     framework.collectives.broadcast(variables, root, f"test.broadcast.{root}")
     expected = [numbers(kind, shape) for kind in KINDS for shape in shapes]
@@ -83,7 +73,7 @@ def test_rows_of_every_type_are_written_where_they_differ(world, framework):
     give = 1 if world.rank == 1 else 0
     values = [framework.variable(kind, numbers(kind, (10, 4), are_there=give)) for kind in KINDS]
     array = Array(np.arange(40.0).reshape(10, 4) * give)
-    parts = [Rows(each, 2, 5) for each in [*values, array]]
+    parts = [Rows(variable, 2, 5) for variable in [*values, array]]
     whole = framework.variable("whole", np.int32(7 * give))
     number = framework.collectives.broadcast_rows(
         [*parts, Rows(whole)], world.rank, 1, "test.broadcast_rows"
@@ -101,25 +91,25 @@ def test_rows_of_every_type_are_written_where_they_differ(world, framework):
 
 
 def test_a_blank_copy_is_another_variable_of_the_same_kind(world, framework):
-    given = [framework.variable("a", numbers("bfloat16", (3, 2))), Array(np.arange(4))]
-    blank = framework.collectives.blank_like(given)
-    for one, other in zip(given, blank, strict=True):
-        before = one.numpy().copy()
-        assert tuple(one.shape) == tuple(other.shape)
-        assert np.dtype(one.dtype.name) == np.dtype(other.dtype.name)
+    variables = [framework.variable("a", numbers("bfloat16", (3, 2))), Array(np.arange(4))]
+    blank = framework.collectives.blank_like(variables)
+    for variable, other in zip(variables, blank, strict=True):
+        before = variable.numpy().copy()
+        assert tuple(variable.shape) == tuple(other.shape)
+        assert np.dtype(variable.dtype.name) == np.dtype(other.dtype.name)
         other.assign(np.zeros_like(before))
-        np.testing.assert_array_equal(one.numpy(), before)
+        np.testing.assert_array_equal(variable.numpy(), before)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checksum_follows_from_the_bits_alone(world, framework, kind):
     value = numbers(kind, (5, 3))
-    one, other = (framework.variable(name, value) for name in "ab")
+    variable, other = (framework.variable(name, value) for name in "ab")
     checksum = framework.collectives.checksum
-    assert checksum(one) == checksum(other) == checksum(Array(value))
-    assert 0 <= checksum(one) < 2**63
+    assert checksum(variable) == checksum(other) == checksum(Array(value))
+    assert 0 <= checksum(variable) < 2**63
     changed = value.copy()
     changed[4, 2] = 0
     other.assign(changed)
-    assert checksum(one) != checksum(other)
-    assert_same_everywhere([np.int64(checksum(one))])
+    assert checksum(variable) != checksum(other)
+    assert_same_everywhere([np.int64(checksum(variable))])

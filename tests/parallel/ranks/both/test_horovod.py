@@ -13,7 +13,7 @@ def test_the_installed_horovod_is_patched(framework):
 
 
 def test_an_error_of_the_ranks_own_breaks_no_ring(world, framework):
-    with pytest.raises(framework.errors, match="Reduction op type not supported"):
+    with pytest.raises(framework.errors, match="op type"):
         framework.add_by_unknown_op()
     rows = framework.collectives.gather_rows([world.rank], "after.unknown")
     assert rows.tolist() == [[rank] for rank in range(world.size)]
@@ -32,8 +32,10 @@ def test_a_ring_with_nothing_to_do_leaves_the_processors_alone(world, framework)
 
 def num_waits():
     """How often the threads of this process gave up their processor by themselves, ever."""
-    found = 0
+    num_switches = 0
     for status in Path("/proc/self/task").glob("*/status"):
         lines = status.read_text().splitlines()
-        found += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
-    return found
+        num_switches += sum(
+            int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt")
+        )
+    return num_switches

@@ -26,7 +26,7 @@ def test_sync_copies_variables_of_every_type_and_size(world, framework):
     counters = Counters(step=5 if give else -1)
     RingState(variables, counters, framework.collectives).sync(world)
     assert counters.step == 5
-    assert_same_everywhere([each.numpy() for each in variables.values()])
+    assert_same_everywhere([variable.numpy() for variable in variables.values()])
     expected = numbers("float32", shapes[10])
     np.testing.assert_array_equal(variables["float32.10"].numpy(), expected)
 

@@ -8,14 +8,11 @@ from tests.parallel.agreement import assert_same_everywhere
 from tests.zoo import masked
 
 NUM_EXAMPLES = 5 * BATCH + 3
-
-
 SOON = ("ignoring_masked", "divided", "two_masks")
+LONG = [pytest.param(k, marks=pytest.mark.long) for k in masked.MODELS if k not in SOON]
 
 
-@pytest.mark.parametrize(
-    "kind", [it if it in SOON else pytest.param(it, marks=pytest.mark.long) for it in masked.MODELS]
-)
+@pytest.mark.parametrize("kind", [*SOON, *LONG])
 def test_a_loss_with_its_own_divisor_is_that_of_fit(world, kind, caplog):
     data = masked.data(kind, NUM_EXAMPLES)
     step, sums = by_us(loaded_with("masked.MaskedSpec", kind=kind), world, data)
@@ -26,8 +23,8 @@ def test_a_loss_with_its_own_divisor_is_that_of_fit(world, kind, caplog):
         model = masked.MODELS[kind]()
         logs = by_fit(model, data)
         assert_same_weights(step.model.keras, model)
-        count = sum(each.num_examples for each in sums)
-        loss = sum(each.loss * each.num_examples for each in sums) / count
+        count = sum(of_step.num_examples for of_step in sums)
+        loss = sum(of_step.loss * of_step.num_examples for of_step in sums) / count
         np.testing.assert_allclose(loss, logs["loss"], rtol=1e-5)
 
 

@@ -11,7 +11,7 @@ from tests.zoo import own, texts
 
 def long_after(cases, number):
     """All cases, of which `make test` runs the first ones."""
-    return [it if n < number else pytest.param(it, marks=pytest.mark.long) for n, it in cases]
+    return [case if n < number else pytest.param(case, marks=pytest.mark.long) for n, case in cases]
 
 
 @pytest.mark.parametrize("optimizer", long_after(enumerate(OPTIMIZERS), 3), ids=str)
@@ -37,8 +37,8 @@ def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(world, k
         logs = by_fit(model, data)
         assert_same_weights(step.model.keras, model)
         # Of this one epoch, what all steps have counted.
-        counted = np.sum([each.metric_sums for each in sums], 0)
-        count = sum(each.num_examples for each in sums)
+        counted = np.sum([of_step.metric_sums for of_step in sums], 0)
+        count = sum(of_step.num_examples for of_step in sums)
         for name, value in step._graph.metric_values(counted, count).items():
             np.testing.assert_allclose(value, logs[name], rtol=1e-5, err_msg=name)
 
@@ -64,6 +64,6 @@ def test_layers_that_were_adapted_train_as_in_fit(world):
         model = texts.model_of(layers)
         model.compile(spec.create_optimizer(), "mse")
         by_fit(model, data)
-        ours, theirs = step.model.keras.trainable_variables, model.trainable_variables
-        for one, other in zip(ours, theirs, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        ours, expected = step.model.keras.trainable_variables, model.trainable_variables
+        for variable, other in zip(ours, expected, strict=True):
+            np.testing.assert_allclose(variable, other, rtol=1e-5, atol=1e-6)

@@ -55,8 +55,8 @@ def assert_as_alone(world, optimizer, options, **tolerance):
     assert_same_everywhere(weights)
     expected_losses, expected = train(ALONE, optimizer, options)
     np.testing.assert_allclose(losses, expected_losses, **tolerance)
-    for ours, theirs in zip(weights, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, **tolerance)
+    for weight, expected_weight in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(weight, expected_weight, **tolerance)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -100,8 +100,8 @@ def test_a_compressed_training_is_that_of_one_process_within_its_precision(world
 @pytest.mark.parametrize("compression", ["bf16", "fp16"])
 def test_compressed_sums_are_rounded_twice_at_most(world, compression):
     def sum_up(values):
-        for number, each in enumerate(map(tf.constant, values)):
-            (total,) = sum_compressed([each], f"test.{compression}.{number}", compression, 8)
+        for number, value in enumerate(map(tf.constant, values)):
+            (total,) = sum_compressed([value], f"test.{compression}.{number}", compression, 8)
             yield total.numpy()
 
     assert_rounded_twice_at_most(world, compression, sum_up)

@@ -125,10 +125,10 @@ def test_evaluation_is_that_of_one_process(world):
     assert_same_everywhere(list(ours.values()))
     if not world.is_leader:
         return
-    theirs, sums = Side(ALONE, Mode.EVALUATION, keep_every=7).evaluate()
+    expected, sums = Side(ALONE, Mode.EVALUATION, keep_every=7).evaluate()
     assert sums.num_examples == len(range(0, NUM_RECORDS, 7))
     assert list(ours) == ["loss", "absolute_error"]
-    assert ours == pytest.approx(theirs, rel=1e-6)
+    assert ours == pytest.approx(expected, rel=1e-6)
 
 
 def test_metrics_that_are_no_means_are_those_of_keras_over_all_examples(world):

@@ -84,7 +84,7 @@ def test_a_newcomer_learns_what_is_trained(world, small_slices, joins):
         member.state.sync(world, may_stream=joins == "after it, beside the steps")
     assert len(member.step.model.keras.trainable_variables) == 4
     member.train()
-    assert_same_everywhere([each.numpy() for each in member.state.variables.values()])
+    assert_same_everywhere([variable.numpy() for variable in member.state.variables.values()])
     if world.is_leader:
         spec = loaded_with("frozen").spec
         model = spec.create_model()

@@ -95,6 +95,11 @@ def weights(ring):
     return [variable.numpy() for variable in ring.step.model_variables.values()]
 
 
+def assert_weights(ring, expected, **tolerance):
+    for weight, expected_weight in zip(weights(ring), expected, strict=True):
+        np.testing.assert_allclose(weight, expected_weight, **tolerance)
+
+
 @pytest.mark.long
 def test_early_stopping_is_that_of_one_process(world, watched):
     settings = [
@@ -107,9 +112,9 @@ def test_early_stopping_is_that_of_one_process(world, watched):
     ring, ours = train(world, "stops", *settings)
     ours_seen = ring.state.variables["job/early_stopping"].numpy()
     assert_same_everywhere([ours_seen])
-    single, theirs = train(ALONE, "stops-alone", *settings)
-    assert ours.steps == theirs.steps < 150
-    np.testing.assert_allclose(ours.metrics["loss"], theirs.metrics["loss"], rtol=1e-4)
+    single, of_one = train(ALONE, "stops-alone", *settings)
+    assert ours.steps == of_one.steps < 150
+    np.testing.assert_allclose(ours.metrics["loss"], of_one.metrics["loss"], rtol=1e-4)
     np.testing.assert_array_equal(
         ours_seen[1:], single.state.variables["job/early_stopping"].numpy()[1:]
     )
@@ -140,10 +145,9 @@ def test_callbacks_change_all_ranks_alike(world, watched):
     rate = float(ring.step.optimizer.learning_rate)
     assert rate == pytest.approx(0.05 / 4)
     assert_same_everywhere([*weights(ring), np.float64(rate)])
-    single, theirs = train(ALONE, "called-alone", "train.epochs=9")
-    assert ours.steps == theirs.steps == 25
-    for one, other in zip(weights(ring), weights(single), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    single, of_one = train(ALONE, "called-alone", "train.epochs=9")
+    assert ours.steps == of_one.steps == 25
+    assert_weights(ring, weights(single), rtol=1e-4, atol=1e-6)
 
 
 class Looks(keras.callbacks.Callback):
@@ -169,17 +173,16 @@ def test_callbacks_look_at_each_step_of_the_whole_ring_on_the_leader(world, watc
     ring, ours = train(world, "looks", *settings)
     assert_same_everywhere(weights(ring))
     watched.methods["create_callbacks"] = lambda: [Looks(of_single)]
-    single, theirs = train(ALONE, "looks-alone", *settings)
-    assert ours.steps == theirs.steps == 10
+    single, of_one = train(ALONE, "looks-alone", *settings)
+    assert ours.steps == of_one.steps == 10
     if world.is_leader:
         assert [batch for batch, _ in of_ring] == [*range(5), *range(5)]
         # The mean of the epoch over all ranks' examples, as one process has it.
-        losses = [[loss for _, loss in found] for found in (of_ring, of_single)]
+        losses = [[loss for _, loss in seen] for seen in (of_ring, of_single)]
         np.testing.assert_allclose(*losses, rtol=1e-4)
     else:
         assert of_ring == []
-    for one, other in zip(weights(ring), weights(single), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert_weights(ring, weights(single), rtol=1e-4, atol=1e-6)
 
 
 def test_a_framework_that_the_package_does_not_know_trains_as_one_process(world, monkeypatch):
@@ -188,9 +191,13 @@ def test_a_framework_that_the_package_does_not_know_trains_as_one_process(world,
     settings = ["framework=numpy", "train.epochs=9"]
     ring, ours = train(world, "numpy", *settings, model_def="line")
     assert_same_everywhere(weights(ring))
-    single, theirs = train(ALONE, "numpy-alone", *settings, model_def="line")
-    assert ours.metrics["loss"] == pytest.approx(theirs.metrics["loss"])
+    single, of_one = train(ALONE, "numpy-alone", *settings, model_def="line")
+    assert ours.metrics["loss"] == pytest.approx(of_one.metrics["loss"])
     np.testing.assert_allclose(weights(ring)[0], weights(single)[0], rtol=1e-9)
+
+
+GROWING = ["elastic.batching=per_rank", "elastic.learning_rate_warmup_steps=4"]
+GROWING += ["train.batch_size=7"]
 
 
 def plain_keras(first_weights, order, spans, *, num_steps, rates, num_lanes=6):
@@ -224,13 +231,7 @@ def test_a_batch_that_grows_with_the_ring_is_plain_keras_with_a_larger_one(
     # Here there is a ring already, so that a rehearsal would be a step.
     watched.rehearse = lambda *_: None
     on = ALONE if is_alone else world
-    settings = [
-        "elastic.batching=per_rank",
-        "elastic.learning_rate_warmup_steps=4",
-        "train.batch_size=7",
-        "train.epochs=2",
-        "debug.ledger=true",
-    ]
+    settings = [*GROWING, "train.epochs=2", "debug.ledger=true"]
     ring, result = train(on, f"grows-{is_alone}", *settings)
     plan = watched.plans[0]
     assert plan.rank_batch == 7
@@ -243,8 +244,7 @@ def test_a_batch_that_grows_with_the_ring_is_plain_keras_with_a_larger_one(
         num_steps=result.steps,
         rates=lambda step: 0.05 * (1 + (on.size - 1) * min(step / 4, 1)),
     )
-    for one, other in zip(weights(ring), expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+    assert_weights(ring, expected, rtol=1e-3, atol=1e-5)
     if not is_alone:
         assert_same_everywhere(weights(ring))
 
@@ -254,13 +254,8 @@ def test_a_plateau_lowers_the_rate_that_a_growing_batch_multiplies(world, watche
     watched.rehearse = lambda *_: None  # As above.
     plateau = {"monitor": "loss", "factor": 0.5, "patience": 1, "min_delta": 100.0}
     watched.methods["create_callbacks"] = lambda: [keras.callbacks.ReduceLROnPlateau(**plateau)]
-    settings = [
-        "elastic.batching=per_rank",
-        "elastic.learning_rate_warmup_steps=4",
-        "train.batch_size=7",
-        "train.epochs=4",
-        "data_plan.lanes=4",  # Three ranks have not the same share of them.
-    ]
+    # Three ranks do not have the same share of the lanes.
+    settings = [*GROWING, "train.epochs=4", "data_plan.lanes=4"]
     ring, result = train(world, "plateau", *settings)
     spans = StepSpans(epoch_records=100, step_records=7 * world.size)
 
@@ -276,8 +271,7 @@ def test_a_plateau_lowers_the_rate_that_a_growing_batch_multiplies(world, watche
         rates=rate,
         num_lanes=4,
     )
-    for one, other in zip(weights(ring), expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+    assert_weights(ring, expected, rtol=1e-3, atol=1e-5)
     own_rate = np.float32(ring.step.optimizer.learning_rate)
     np.testing.assert_allclose(own_rate, 0.05 * 0.5**3, rtol=1e-6)
     assert_same_everywhere([*weights(ring), own_rate])

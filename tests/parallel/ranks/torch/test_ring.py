@@ -31,18 +31,18 @@ class Net(torch.nn.Module):
         self.last = torch.nn.Linear(8, 2)
 
     def forward(self, ids, *, takes_branch):
-        found = torch.tanh(self.first(self.rows(ids).sum(1))) * self.frozen
+        hidden = torch.tanh(self.first(self.rows(ids).sum(1))) * self.frozen
         if takes_branch:
-            found = found + self.branch(found)
-        return (self.last(found) * self.scale).square().sum()
+            hidden = hidden + self.branch(hidden)
+        return (self.last(hidden) * self.scale).square().sum()
 
 
-def made(dtype=torch.float32):
+def make_net(dtype=torch.float32):
     torch.manual_seed(5)
     net = Net()
     net.last.to(dtype)
     if dtype != torch.float32:
-        net.last.register_forward_pre_hook(lambda _, given: tuple(each.to(dtype) for each in given))
+        net.last.register_forward_pre_hook(lambda _, args: tuple(arg.to(dtype) for arg in args))
     return net
 
 
@@ -66,11 +66,11 @@ def train(world, options, *, num_parts=1, dtype=torch.float32):
     Yields:
         The ring's means and those of one process, by the parameters' names, and both losses.
     """
-    net, alone = made(dtype), made(dtype)
+    net, alone = make_net(dtype), make_net(dtype)
     reducer = Reducer(dict(net.named_parameters()), options, sparse=sparse_parameters(net))
     for step in range(STEPS):
-        for each in (net, alone):
-            each.zero_grad(set_to_none=True)
+        net.zero_grad(set_to_none=True)
+        alone.zero_grad(set_to_none=True)
         of_all = examples(step, world.size)
         ids, takes_branch = of_all[world.rank]
         parts = [part for part in ids.chunk(num_parts) if len(part)]
@@ -82,23 +82,23 @@ def train(world, options, *, num_parts=1, dtype=torch.float32):
             loss += backward(net, part, takes_branch, len(ids))
         count, loss = reducer.finish(np.array([len(ids), loss]), len(ids))
         assert count == BATCH
-        expected = sum(backward(alone, *each, BATCH) for each in of_all if len(each[0]))
+        expected = sum(backward(alone, *part, BATCH) for part in of_all if len(part[0]))
         yield gradients(net), gradients(alone), loss, expected
         with torch.no_grad():
-            for one, other in zip(net.parameters(), alone.parameters(), strict=True):
+            for ours, other in zip(net.parameters(), alone.parameters(), strict=True):
                 if other.grad is not None:
-                    one -= 0.01 * one.grad.to_dense()
+                    ours -= 0.01 * ours.grad.to_dense()
                     other -= 0.01 * other.grad.to_dense()
-    assert_same_everywhere([each.detach().double().numpy() for each in net.parameters()])
+    assert_same_everywhere([ours.detach().double().numpy() for ours in net.parameters()])
 
 
 def gradients(net):
     return {name: parameter.grad for name, parameter in net.named_parameters() if parameter.numel()}
 
 
-def assert_alike(found, expected, **tolerance):
-    assert set(found) == set(expected)
-    for name, total in found.items():
+def assert_alike(totals, expected, **tolerance):
+    assert set(totals) == set(expected)
+    for name, total in totals.items():
         if expected[name] is None:
             assert total is None, name
             continue
@@ -107,24 +107,24 @@ def assert_alike(found, expected, **tolerance):
         if total.is_sparse:
             rows = expected[name].coalesce().indices()
             assert torch.equal(total.coalesce().indices(), rows), name
-        ours, theirs = total.to_dense().double(), expected[name].to_dense().double()
-        np.testing.assert_allclose(ours, theirs, **tolerance, err_msg=name)
+        values = total.to_dense().double(), expected[name].to_dense().double()
+        np.testing.assert_allclose(*values, **tolerance, err_msg=name)
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])
 @pytest.mark.parametrize("bucket_bytes", [1, 300, pytest.param(1 << 20, marks=pytest.mark.long)])
 def test_buckets_of_any_size_give_the_means_of_one_process(world, bucket_bytes, num_parts):
     options = Reduction(bucket_bytes=bucket_bytes, batch_size=BATCH)
-    for found, expected, loss, its in train(world, options, num_parts=num_parts):
-        assert_alike(found, expected, rtol=1e-5, atol=1e-5)
-        assert loss == pytest.approx(its, rel=1e-6)
+    for totals, expected, loss, expected_loss in train(world, options, num_parts=num_parts):
+        assert_alike(totals, expected, rtol=1e-5, atol=1e-5)
+        assert loss == pytest.approx(expected_loss, rel=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_gradients_of_other_types_are_added_without_losing_more_than_they_had(world, dtype):
     tolerance = {torch.bfloat16: 3e-2, torch.float16: 3e-3, torch.float64: 1e-5}[dtype]
-    for found, expected, *_ in train(world, Reduction(batch_size=BATCH), dtype=dtype):
-        assert_alike(found, expected, rtol=tolerance, atol=10 * tolerance)
+    for totals, expected, *_ in train(world, Reduction(batch_size=BATCH), dtype=dtype):
+        assert_alike(totals, expected, rtol=tolerance, atol=10 * tolerance)
 
 
 @pytest.mark.parametrize("bucket_bytes", [1, 300])
@@ -134,16 +134,16 @@ def test_compressed_sums_are_those_of_one_process_within_their_precision(
 ):
     options = Reduction(bucket_bytes=bucket_bytes, compression=compression, batch_size=BATCH)
     tolerance = {"bf16": 2e-2, "fp16": 4e-3}[compression]
-    for found, expected, *_ in train(world, options):
-        assert_alike(found, expected, rtol=tolerance, atol=5 * tolerance)
+    for totals, expected, *_ in train(world, options):
+        assert_alike(totals, expected, rtol=tolerance, atol=5 * tolerance)
 
 
 @pytest.mark.parametrize("compression", ["bf16", "fp16"])
 def test_compressed_sums_are_rounded_twice_at_most(world, compression):
     def sum_up(values):
-        totals, pending = [torch.from_numpy(each) for each in values], PendingCollectives()
-        for number, each in enumerate(totals):
-            pending.start(sum_compressed(each, f"test.{number}", compression))
+        totals, pending = [torch.from_numpy(value) for value in values], PendingCollectives()
+        for number, total in enumerate(totals):
+            pending.start(sum_compressed(total, f"test.{number}", compression))
         pending.wait()
         return [total.numpy() for total in totals]
 
@@ -192,8 +192,8 @@ def test_a_step_that_is_abandoned_amid_its_backward_pass_leaves_nothing_behind(w
         layers(torch.ones(2, 4)).sum().backward()
         reducer.finish(np.zeros(0), 1)
         twin(torch.ones(2, 4)).sum().backward()
-        for one, other in zip(layers.parameters(), twin.parameters(), strict=True):
-            np.testing.assert_allclose(one.grad, other.grad, rtol=1e-5)
+        for parameter, other in zip(layers.parameters(), twin.parameters(), strict=True):
+            np.testing.assert_allclose(parameter.grad, other.grad, rtol=1e-5)
 
 
 def _refuse(*_):
@@ -231,5 +231,5 @@ def test_a_parameter_that_is_given_a_gradient_twice_before_its_bucket_goes_has_t
 
 def test_a_parameter_that_the_ring_cannot_add_is_refused_by_name():
     complex_one = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
-    with pytest.raises(UserCodeError, match=r"parameter phases .*dtype=torch\.complex64"):
+    with pytest.raises(UserCodeError, match=r"phases .*=torch\.complex64"):
         Reducer({"phases": complex_one}, Reduction())

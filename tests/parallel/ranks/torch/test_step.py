@@ -71,10 +71,10 @@ def test_compiled_steps_are_those_of_one_process_that_does_not_compile(world, mo
     assert_same_everywhere(ring.weights())
     if world.is_leader:
         single = Side(ALONE, **model)
-        losses = [each.loss for each in single.train()]
-        assert [each.loss for each in in_ring] == pytest.approx(losses, rel=1e-5, nan_ok=True)
-        for ours, theirs in zip(ring.weights(), single.weights(), strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+        losses = [sums.loss for sums in single.train()]
+        assert [sums.loss for sums in in_ring] == pytest.approx(losses, rel=1e-5, nan_ok=True)
+        for ours, expected in zip(ring.weights(), single.weights(), strict=True):
+            np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
@@ -136,6 +136,6 @@ def test_evaluation_is_that_of_one_process(world):
     ours, _ = Side(world, Mode.EVALUATION, keep_every=7).evaluate()
     assert_same_everywhere(list(ours.values()))
     if world.is_leader:
-        theirs, _ = Side(ALONE, Mode.EVALUATION, keep_every=7).evaluate()
-        assert ours == pytest.approx(theirs, rel=1e-6)
+        expected, _ = Side(ALONE, Mode.EVALUATION, keep_every=7).evaluate()
+        assert ours == pytest.approx(expected, rel=1e-6)
         assert torch.is_grad_enabled()

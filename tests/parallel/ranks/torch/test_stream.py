@@ -15,22 +15,24 @@ KINDS = ["SGD", "Adam", "NAdam", "Adafactor"]
 pytestmark = pytest.mark.usefixtures("small_slices")
 
 
+def change_newcomers(world, side, names):
+    """Give newcomers other values of these variables."""
+    if not world.is_leader:
+        for variable in map(side.trainer.variables.get, names):
+            variable.assign(np.full_like(variable.numpy(), world.rank))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_newcomers_have_the_bits_of_the_others_when_all_has_come(world, kind):
     side = Spread(Side(world, batch_norm=True, kind=kind), range(1, world.size))
-    if not world.is_leader:
-        for name, variable in side.trainer.variables.items():
-            if not name.startswith("optimizer/") and name != "random":
-                variable.assign(np.full_like(variable.numpy(), world.rank))
+    names = [n for n in side.trainer.variables if not n.startswith("optimizer/") and n != "random"]
+    change_newcomers(world, side, names)
     side.assert_newcomers_get_the_bits_of_the_others()
 
 
 def test_so_have_newcomers_to_a_training_in_phases(world):
     side = Spread(Side(world, model="torch_gan"), range(1, world.size))
-    if not world.is_leader:
-        for name in side.trainer.model_variables:
-            variable = side.trainer.variables[name]
-            variable.assign(np.full_like(variable.numpy(), world.rank))
+    change_newcomers(world, side, side.trainer.model_variables)
     side.assert_newcomers_get_the_bits_of_the_others()
 
 
