@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CRD = Path(os.environ.get("EDL_MPIJOB_CRD") or ROOT.parent / "shared/reference/mpijobs.crd.yaml")
 """The operator's own definition; it is not a part of this repository, and may be missing."""
 ADMIN, WATCHER, STRANGER = "admin-token", "watcher-token", "stranger-token"
+RBAC = "rbac.authorization.k8s.io"
 TOKENS = {
     ADMIN: ("admin", MASTERS),
     WATCHER: ("watcher", "people"),
@@ -74,10 +75,10 @@ def backend(tmp_path_factory):
     if assets := os.environ.get("KUBEBUILDER_ASSETS"):
         folder = tmp_path_factory.mktemp("apiserver")
         with real.server(Path(assets), folder, TOKENS) as url:
-            found = Backend(url, folder / "ca.crt")
-            own = yaml.safe_load(CRD.read_text()) if CRD.is_file() else mpijobs.definition()
-            real.install_crd(_api_client(found), own)
-            yield found
+            real_backend = Backend(url, folder / "ca.crt")
+            crd = yaml.safe_load(CRD.read_text()) if CRD.is_file() else mpijobs.definition()
+            real.install_crd(_api_client(real_backend), crd)
+            yield real_backend
         return
     with ApiServer() as server:
         add_tokens(server)
@@ -135,9 +136,42 @@ def lab(server, tmp_path, monkeypatch):
     """A namespace of our own server, to which the verbs find their way."""
     path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
     monkeypatch.setenv("KUBECONFIG", str(path))
-    made = Lab(server, path)
-    yield made
-    made.cluster.close()
+    lab = Lab(server, path)
+    yield lab
+    lab.cluster.close()
+
+
+@pytest.fixture
+def stranger(lab, tmp_path, monkeypatch):
+    """Let the verbs come to the lab as somebody without rights."""
+    path = write_kubeconfig(tmp_path / "stranger", lab.server.url, {"token": STRANGER})
+    monkeypatch.setenv("KUBECONFIG", str(path))
+
+
+@pytest.fixture
+def use(backend, namespace, tmp_path, monkeypatch):
+    """Let the verbs come to the backend as somebody, at first as the administrator."""
+
+    def write(token):
+        path = backend.kubeconfig(tmp_path / token, token=token, namespace=namespace)
+        monkeypatch.setenv("KUBECONFIG", str(path))
+
+    write(ADMIN)
+    return write
+
+
+@pytest.fixture
+def quota(admin, namespace):
+    """Give the namespace a quota, as its controller, which is no part of an API server, would."""
+
+    def make(hard, used):
+        core = k8s.CoreV1Api(admin)
+        wanted = {"metadata": {"name": "few"}, "spec": {"hard": hard}}
+        core.create_namespaced_resource_quota(namespace, wanted)
+        status = {"status": {"hard": hard, "used": used}}
+        core.patch_namespaced_resource_quota_status("few", namespace, status)
+
+    return make
 
 
 @pytest.fixture
@@ -169,6 +203,16 @@ def pod(name: str, *, labels: dict | None = None, node: str = "node-1") -> dict:
             "containers": [{"name": "main", "image": "example.org/image:1"}],
         },
     }
+
+
+def allow(cluster: Cluster, name: str, rules: list[dict], *, subject: dict | None = None) -> None:
+    """Make a Role, and bind it to a subject, which is by default the user `stranger`."""
+    role = {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": {"name": name}}
+    cluster.create({**role, "rules": rules})
+    user = {"apiGroup": RBAC, "kind": "User", "name": "stranger"}
+    reference = {"apiGroup": RBAC, "kind": "Role", "name": name}
+    subjects = [subject or user]
+    cluster.create({**role, "kind": "RoleBinding", "roleRef": reference, "subjects": subjects})
 
 
 def config_map(name: str, **data: str) -> dict:

@@ -1,5 +1,8 @@
 """A namespace with one job, whose operator and kubelets are the test."""
 
+import contextlib
+import threading
+
 from kubernetes import client as k8s
 from kubernetes import config as k8s_config
 
@@ -22,7 +25,17 @@ TRAIN = [
     "kubernetes.volumes.data.mount=/data",
     "elastic.max_np=4",
 ]
+LAUNCHER = "mnist-launcher-abcde"
 WORKERS = ("mnist-worker-0", "mnist-worker-1")
+
+
+@contextlib.contextmanager
+def background(action):
+    """Run an action in a thread of its own, which ends with the block."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    yield
+    thread.join()
 
 
 class Lab:
@@ -148,10 +161,14 @@ class Lab:
             }
         )
 
+    def write_log(self, pod: str, text: str) -> None:
+        """What the pod has written so far."""
+        path = self.server.log_files["default", pod] = self.kubeconfig.with_name(f"{pod}.log")
+        path.write_text(text)
+
     def run(self) -> None:
         """Two workers train."""
         self.submit()
         self.add_pods()
-        self.set_pod("mnist-launcher-abcde", "Running", is_ready=True)
-        for name in WORKERS:
+        for name in (LAUNCHER, *WORKERS):
             self.set_pod(name, "Running", is_ready=True)

@@ -7,10 +7,8 @@ import pytest
 from edl_horovod import Client
 from edl_horovod.cli.main import main
 from edl_horovod.errors import ConfigError, JobFailed, NotEnoughWorkers
-from tests.kube.conftest import STRANGER, write_kubeconfig
-from tests.kube.lab import TRAIN, WORKERS
-
-LAUNCHER = "mnist-launcher-abcde"
+from tests.kube.conftest import allow
+from tests.kube.lab import LAUNCHER, TRAIN, WORKERS
 
 
 def status(capsys) -> str:
@@ -34,10 +32,11 @@ def test_a_stop_that_the_operator_has_not_seen_is_no_suspension(lab, capsys):
         client.stop("mnist", wait=False)
 
     printed = status(capsys)
-    assert "state      stopping: 3 pods are still there" in printed
-    assert "workers    2 of 2 pods warm" in printed
-    assert "waits for: MPIJob/mnist: mpi-operator has not acted on the stop yet." in printed
-    assert "check that mpi-operator runs" in printed
+    assert "stopping: 3 pods" in printed
+    assert "2 of 2 pods" in printed
+    (cause,) = causes(capsys)
+    assert (cause["object"], "the stop" in cause["reason"]) == ("MPIJob/mnist", True)
+    assert "mpi-operator" in cause["hint"]
     main(["list"])
     assert capsys.readouterr().out.splitlines()[1].split()[1:4] == ["mnist", "stopping", "2/2"]
 
@@ -52,7 +51,7 @@ def test_a_job_is_stopping_until_its_last_pod_has_ended(lab, capsys):
     lab.cluster.delete("Pod", WORKERS[0])
 
     printed = status(capsys)
-    assert "state      stopping: 1 pod is still there" in printed
+    assert "stopping: 1 pod " in printed
     assert "waits for" not in printed, "the operator has done its part"
     lab.cluster.delete("Pod", WORKERS[0], grace_seconds=0)
 
@@ -66,17 +65,17 @@ def test_pods_of_a_suspended_job_are_counted_not_remembered(lab, capsys):
     printed = status(capsys)
 
     assert "state      suspended\n" in printed
-    assert "workers    0 of 2 pods warm" in printed
+    assert "0 of 2 pods" in printed
 
 
 def test_a_resume_that_the_operator_has_not_seen_is_told(lab, capsys):
     lab.submit()
     lab.set_condition("Suspended")
 
-    printed = status(capsys)
+    (cause,) = causes(capsys)
 
-    assert "state      waiting" in printed
-    assert "waits for: MPIJob/mnist: mpi-operator has not acted on the resume yet." in printed
+    assert "state      waiting" in status(capsys)
+    assert (cause["object"], "the resume" in cause["reason"]) == ("MPIJob/mnist", True)
 
 
 # -- pods that are refused
@@ -88,112 +87,95 @@ QUOTA = (
 )
 
 
-def refused_worker(what: str, index: int = 0) -> str:
-    return f'worker pod created failed: pods "mnist-worker-{index}" {what}'
+REFUSED = 'worker pod created failed: pods "mnist-worker-0"'
 
 
 @pytest.mark.parametrize(
-    ("what", "hint"),
+    ("reason", "hint"),
     [
-        (QUOTA, "Ask for less"),
+        (f"MPIJobFailed: {REFUSED} {QUOTA}", "Ask for less"),
         (
-            "is forbidden: failed quota: team: must specify requests.ephemeral-storage for: worker",
+            f"MPIJobFailed: {REFUSED} is forbidden: failed quota: team: must specify "
+            "requests.ephemeral-storage for: worker",
             "LimitRange",
         ),
         (
-            'is forbidden: violates PodSecurity "baseline:latest": hostPath volumes '
-            '(volume "data")',
+            f'MPIJobFailed: {REFUSED} is forbidden: violates PodSecurity "baseline:latest": '
+            'hostPath volumes (volume "data")',
             "Mount a claim",
         ),
         (
-            'is forbidden: violates PodSecurity "restricted:v1.36": runAsNonRoot != true (pod or '
-            'container "worker" must set securityContext.runAsNonRoot=true)',
+            f'MPIJobFailed: {REFUSED} is forbidden: violates PodSecurity "restricted:v1.36": '
+            'runAsNonRoot != true (pod or container "worker" must set '
+            "securityContext.runAsNonRoot=true)",
             "pod-security.kubernetes.io/enforce",
         ),
         (
-            "is forbidden: error looking up service account default/default: serviceaccount "
-            '"default" not found',
+            f"MPIJobFailed: {REFUSED} is forbidden: error looking up service account "
+            'default/default: serviceaccount "default" not found',
             "kubectl create serviceaccount default -n default",
         ),
-        ("is forbidden: no PriorityClass with name high was found", "kubectl get priorityclasses"),
         (
-            "is forbidden: [maximum cpu usage per Container is 2, but limit is 4, maximum memory "
-            "usage per Container is 1Gi, but limit is 4Gi]",
+            f"MPIJobFailed: {REFUSED} is forbidden: no PriorityClass with name high was found",
+            "kubectl get priorityclasses",
+        ),
+        (
+            f"MPIJobFailed: {REFUSED} is forbidden: [maximum cpu usage per Container is 2, but "
+            "limit is 4, maximum memory usage per Container is 1Gi, but limit is 4Gi]",
             "kubernetes.worker",
         ),
         (
-            "is forbidden: unable to create new content in namespace default because it is being "
-            "terminated",
+            f"MPIJobFailed: {REFUSED} is forbidden: unable to create new content in namespace "
+            "default because it is being terminated",
             "another namespace",
         ),
-        ("is forbidden: what nobody has heard of", "edl events mnist"),
-    ],
-)
-def test_why_workers_are_refused_is_told_with_a_hint(lab, capsys, what, hint):
-    """The operator tells it in an event of the MPIJob, and nothing in the MPIJob itself."""
-    lab.submit()
-    lab.say("MPIJob/mnist", "MPIJobCreated", "MPIJob default/mnist is created.", kind="Normal")
-    lab.say("MPIJob/mnist", "MPIJobFailed", refused_worker(what))
-
-    (cause,) = causes(capsys)
-
-    assert cause["object"] == "MPIJob/mnist"
-    assert cause["reason"] == f"MPIJobFailed: {refused_worker(what)}"
-    assert hint in cause["hint"]
-    printed = status(capsys)
-    assert f"waits for: MPIJob/mnist: MPIJobFailed: {refused_worker(what)}. {cause['hint']}" in (
-        printed
-    )
-
-
-@pytest.mark.parametrize(
-    ("reason", "message", "hint"),
-    [
+        (f"MPIJobFailed: {REFUSED} is forbidden: what nobody has heard of", "edl events mnist"),
         (
-            "MPIJobFailed",
-            'worker pod created failed: pods is forbidden: User "system:serviceaccount:'
-            'mpi-operator:mpi-operator" cannot create resource "pods" in API group "" in the '
-            'namespace "default"',
+            'MPIJobFailed: worker pod created failed: pods is forbidden: User "system:'
+            'serviceaccount:mpi-operator:mpi-operator" cannot create resource "pods" in API group '
+            '"" in the namespace "default"',
             "mpi-operator's ClusterRole",
         ),
         (
-            "MPIJobFailed",
-            'worker pod created failed: admission webhook "v.example" denied the request: no',
+            'MPIJobFailed: worker pod created failed: admission webhook "v.example" denied the '
+            "request: no",
             "Ask the owner of this webhook",
         ),
         (
-            "MPIJobFailed",
-            'launcher pod created failed: jobs.batch "mnist-launcher" is forbidden: exceeded '
-            "quota: team, requested: count/jobs.batch=1, used: count/jobs.batch=1, limited: "
-            "count/jobs.batch=1",
+            'MPIJobFailed: launcher pod created failed: jobs.batch "mnist-launcher" is forbidden: '
+            "exceeded quota: team, requested: count/jobs.batch=1, used: count/jobs.batch=1, "
+            "limited: count/jobs.batch=1",
             "Ask for less",
         ),
         (
-            "MPIJobFailed",
-            'worker pod created failed: Pod "mnist-worker-0" is invalid: spec.nodeSelector: '
-            'Invalid value: "a b"',
+            'MPIJobFailed: worker pod created failed: Pod "mnist-worker-0" is invalid: '
+            'spec.nodeSelector: Invalid value: "a b"',
             "another kubernetes.name",
         ),
         (
-            "ErrResourceExists",
-            'Resource "mnist-worker-0" of Kind "Pod" already exists and is not managed by MPIJob',
+            'ErrResourceExists: Resource "mnist-worker-0" of Kind "Pod" already exists and is not '
+            "managed by MPIJob",
             "another kubernetes.name",
         ),
         (
-            "ValidationError",
-            "Found validation errors: spec.runPolicy.cleanPodPolicy: Required value",
+            "ValidationError: Found validation errors: spec.runPolicy.cleanPodPolicy: Required "
+            "value",
             "mpi-operator 0.8",
         ),
     ],
 )
-def test_what_the_operator_cannot_make_is_told_with_a_hint(lab, capsys, reason, message, hint):
+def test_what_the_operator_cannot_make_is_told_with_a_hint(lab, capsys, reason, hint):
+    """The operator tells it in an event of the MPIJob, and nothing in the MPIJob itself."""
     lab.submit()
-    lab.say("MPIJob/mnist", reason, message)
+    lab.say("MPIJob/mnist", "MPIJobCreated", "MPIJob default/mnist is created.", kind="Normal")
+    lab.say("MPIJob/mnist", *reason.split(": ", 1))
 
     (cause,) = causes(capsys)
 
-    assert cause["reason"] == f"{reason}: {message}"
+    assert (cause["object"], cause["reason"]) == ("MPIJob/mnist", reason)
     assert hint in cause["hint"]
+    waits_for = f"MPIJob/mnist: {reason}. {cause['hint']}"
+    assert waits_for in status(capsys)
 
 
 def test_a_launcher_that_is_refused_while_all_workers_are_there_is_told(lab, capsys):
@@ -213,30 +195,30 @@ def test_the_quota_that_a_scaled_job_meets_is_told(lab, capsys):
     lab.run()
     with Client() as client:
         client.scale("mnist", 4)
-    lab.say("MPIJob/mnist", "MPIJobFailed", refused_worker(QUOTA, index=2))
+    lab.say("MPIJob/mnist", "MPIJobFailed", f"{REFUSED} {QUOTA}".replace("-0", "-2"))
 
     printed = status(capsys)
 
     assert "state      running" in printed
-    assert "exceeded quota: team" in printed
+    assert "quota: team" in printed
     assert "edl scale" in printed
 
 
 def test_the_last_word_of_an_object_counts(lab, capsys):
     lab.submit()
     early, late = "2101-01-01T00:00:00Z", "2101-01-01T00:00:00.500000Z"
-    lab.say("MPIJob/mnist", "MPIJobFailed", refused_worker("is forbidden: new"), time=late)
-    lab.say("MPIJob/mnist", "MPIJobFailed", refused_worker("is forbidden: old"), time=early)
+    lab.say("MPIJob/mnist", "MPIJobFailed", f"{REFUSED} is forbidden: new", time=late)
+    lab.say("MPIJob/mnist", "MPIJobFailed", f"{REFUSED} is forbidden: old", time=early)
 
     (cause,) = causes(capsys)
 
-    assert "is forbidden: new" in cause["reason"]
+    assert "forbidden: new" in cause["reason"]
 
 
 def test_a_refusal_that_is_over_is_not_told(lab, capsys):
     lab.submit("launch.np=3")
     lab.add_pods(workers=2)
-    lab.say("MPIJob/mnist", "MPIJobFailed", refused_worker(QUOTA))
+    lab.say("MPIJob/mnist", "MPIJobFailed", f"{REFUSED} {QUOTA}")
     pod = f'Error creating: pods "mnist-launcher-x7k2p" {QUOTA}'
     lab.say("Job/mnist-launcher", "FailedCreate", pod)
 
@@ -249,8 +231,8 @@ def test_a_job_that_the_operator_saw_and_made_nothing_for_sends_to_its_log(lab, 
 
     (cause,) = causes(capsys)
 
-    assert cause["reason"] == "mpi-operator has seen it, and made none of its pods yet"
-    assert "its log" in cause["hint"]
+    assert "none of its pods" in cause["reason"]
+    assert "log" in cause["hint"]
 
 
 # -- launchers that have ended
@@ -293,9 +275,10 @@ def test_a_failed_job_says_how_its_last_launcher_ended(lab, capsys):
     lab.set_condition("Failed", message, completionTime="2101-01-01T00:00:00Z")
 
     (line,) = [line for line in status(capsys).splitlines() if line.startswith("state ")]
-    assert f"backoff limit: {LAUNCHER} ended with 6 (the ring stayed below elastic.min_np" in line
+    assert f"backoff limit: {LAUNCHER} " in line
+    assert f" {NotEnoughWorkers.exit_code} (" in line
     assert main(["wait", "mnist", "-q"]) == JobFailed.exit_code
-    assert "elastic.min_np" in capsys.readouterr().err
+    assert "min_np" in capsys.readouterr().err
 
 
 # -- a launcher on a node that is lost
@@ -323,12 +306,10 @@ def test_a_launcher_on_a_lost_node_is_told_with_the_node_and_the_hint(lab, lost_
 
     assert cause["object"] == f"Pod/{FIRST}"
     assert f"node-of-{FIRST}" in cause["reason"]
-    assert f"kubectl taint node node-of-{FIRST} {TAINT}" in cause["hint"]
-    assert f"kubectl delete node node-of-{FIRST}" in cause["hint"]
-    assert "elastic.coordinator_away_seconds" in cause["hint"]
-    printed = status(capsys)
-    assert f"waits for: Pod/{FIRST}: " in printed
-    assert TAINT in printed
+    commands = (f"taint node node-of-{FIRST} {TAINT}", f"delete node node-of-{FIRST}")
+    for text in (*commands, "coordinator_away_seconds"):
+        assert text in cause["hint"]
+    assert f"Pod/{FIRST}: {cause['reason']}. {cause['hint']}" in status(capsys)
 
 
 def test_what_is_said_of_a_lost_launcher_is_so(lab, lost_launcher, capsys):
@@ -371,8 +352,8 @@ def queue(lab) -> None:
     lab.submit(QUEUED, "kubernetes.suspend=true")
     lab.set_condition("Suspended", "MPIJob suspended")
     workload = "mpijob-mnist-1a2b3"
-    made = f"Created Workload: default/{workload}"
-    lab.say("MPIJob/mnist", "CreatedWorkload", made, kind="Normal")
+    created = f"Created Workload: default/{workload}"
+    lab.say("MPIJob/mnist", "CreatedWorkload", created, kind="Normal")
     lab.say(f"Workload/{workload}", "Pending", NO_ROOM)
     lab.say("Workload/mpijob-mnist-two-1a2b3", "Pending", "of another job")
 
@@ -384,8 +365,8 @@ def test_a_job_that_kueue_holds_waits_for_its_queue(lab, capsys):
 
     assert cause["object"] == "LocalQueue/team"
     assert NO_ROOM in cause["reason"]
-    assert "kubectl describe workload mpijob-mnist-1a2b3" in cause["hint"]
-    assert "state      waiting: in queue team of Kueue\n" in status(capsys)
+    assert "workload mpijob-mnist-1a2b3" in cause["hint"]
+    assert "waiting: in queue team " in status(capsys)
     assert main(["list"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[2] == "waiting"
 
@@ -399,10 +380,7 @@ def test_a_job_whose_workload_kueue_has_not_made_yet_waits_for_its_queue(lab, ca
 
 
 @pytest.mark.parametrize("is_admitted", [False, True])
-@pytest.mark.parametrize(
-    "words", [["scale", "mnist", "--np", "3"], ["stop", "mnist"], ["resume", "mnist"]]
-)
-def test_what_kueue_would_undo_is_refused(lab, capsys, words, is_admitted):
+def test_what_kueue_would_undo_is_refused(lab, capsys, is_admitted):
     if is_admitted:
         lab.submit(QUEUED)
         lab.add_pods()
@@ -410,9 +388,9 @@ def test_what_kueue_would_undo_is_refused(lab, capsys, words, is_admitted):
         queue(lab)
     before = lab.cluster.get("MPIJob", "mnist")
 
-    assert main(words) == ConfigError.exit_code
-
-    assert "queue team" in capsys.readouterr().err
+    for words in (["scale", "mnist", "--np", "3"], ["stop", "mnist"], ["resume", "mnist"]):
+        assert main(words) == ConfigError.exit_code, words
+        assert "queue team" in capsys.readouterr().err
     assert lab.cluster.get("MPIJob", "mnist") == before
 
 
@@ -438,8 +416,8 @@ def test_a_launcher_that_the_operator_cannot_resume_is_told_with_the_hint(lab, c
     (cause,) = causes(capsys)
 
     assert cause["object"] == "Job/mnist-launcher"
-    assert "has not resumed the launcher" in cause["reason"]
-    assert "update and patch jobs.batch/status: kubectl patch clusterrole" in cause["hint"]
+    assert "launcher" in cause["reason"]
+    assert "jobs.batch/status: kubectl " in cause["hint"]
 
 
 def test_a_resume_in_the_midst_is_not_called_stuck(lab, capsys):
@@ -447,7 +425,7 @@ def test_a_resume_in_the_midst_is_not_called_stuck(lab, capsys):
 
     (cause,) = causes(capsys)
 
-    assert "has not acted on the resume yet" in cause["reason"]
+    assert (cause["object"], "the resume" in cause["reason"]) == ("MPIJob/mnist", True)
 
 
 # -- whether the operator could resume, before the first stop
@@ -455,18 +433,13 @@ def test_a_resume_in_the_midst_is_not_called_stuck(lab, capsys):
 
 def grant(lab, *resources: str, namespace: str = "mpi-operator") -> None:
     """What mpi-operator's account may do; of Jobs its own ClusterRole has `jobs` alone."""
-    group, name = "rbac.authorization.k8s.io", "mpi-operator"
-    role = {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": name}}
     others = ["pods", "services", "configmaps", "secrets"]
     rules = [
         {"apiGroups": ["batch"], "resources": list(resources), "verbs": ["*"]},
         {"apiGroups": [""], "resources": others, "verbs": ["*"]},
     ]
-    lab.cluster.create({**role, "rules": rules})
-    account = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
-    reference = {"apiGroup": group, "kind": "Role", "name": name}
-    binding = {**role, "kind": "RoleBinding", "roleRef": reference, "subjects": [account]}
-    lab.cluster.create(binding)
+    account = {"kind": "ServiceAccount", "name": "mpi-operator", "namespace": namespace}
+    allow(lab.cluster, "mpi-operator", rules, subject=account)
 
 
 LACKS = "may not update jobs.batch/status"
@@ -508,15 +481,18 @@ def test_a_stop_warns_only_where_the_job_could_not_be_resumed(
     assert (LACKS in said) == (not is_resumed)
 
 
-def test_no_right_is_asked_about_that_is_not_needed(lab, capsys):
+@pytest.mark.parametrize("can_resume", [False, True])
+def test_no_right_is_mentioned_that_is_not_needed_or_there(lab, capsys, can_resume):
+    if can_resume:
+        lab.server.set_kubernetes_version("1.35")
+        grant(lab, "jobs", "jobs/status")
     lab.submit()
 
-    for words in (DRY_RUN, ["stop", "mnist"]):
+    for words in (DRY_RUN, ["stop", "mnist", "--dry-run"], ["stop", "mnist"]):
         said = said_by(capsys, *words)
         assert (LACKS in said, UNKNOWN in said) == (False, False), words
 
-    asked = [seen.path for seen in lab.server.seen if "reviews" in seen.path]
-    assert asked == []
+    assert any("reviews" in seen.path for seen in lab.server.seen) == can_resume
 
 
 @pytest.mark.parametrize("namespace", ["mpi-operator", "kubeflow"])
@@ -527,18 +503,9 @@ def test_an_operator_that_could_not_resume_is_named_before_the_first_stop(lab, c
 
     for words in (DRY_RUN, ["stop", "mnist", "--dry-run"], ["stop", "mnist"]):
         said = said_by(capsys, *words)
-        assert f"system:serviceaccount:{namespace}:mpi-operator {LACKS}" in said, words
-        assert "kubectl patch clusterrole mpi-operator" in said
-
-
-def test_an_operator_that_can_resume_is_not_mentioned(lab, capsys):
-    lab.server.set_kubernetes_version("1.35")
-    grant(lab, "jobs", "jobs/status")
-    lab.submit()
-
-    for words in (DRY_RUN, ["stop", "mnist", "--dry-run"], ["stop", "mnist"]):
-        said = said_by(capsys, *words)
-        assert (LACKS in said, UNKNOWN in said) == (False, False), words
+        account = f"system:serviceaccount:{namespace}:mpi-operator"
+        assert f"{account} {LACKS}" in said, words
+        assert "clusterrole mpi-operator" in said
 
 
 def test_an_operator_whose_account_is_not_known_could_not_be_checked(lab, capsys):
@@ -547,28 +514,21 @@ def test_an_operator_whose_account_is_not_known_could_not_be_checked(lab, capsys
 
     said = said_by(capsys, *DRY_RUN)
     assert UNKNOWN in said
-    assert "kubectl auth can-i update jobs.batch --subresource=status" in said
+    assert "jobs.batch --subresource=status" in said
     assert UNKNOWN in said_by(capsys, "stop", "mnist", "--dry-run")
     assert UNKNOWN not in said_by(capsys, "stop", "mnist"), "it is no reason to worry anybody"
 
 
-def test_who_may_not_ask_is_told_that_it_could_not_be_checked(lab, capsys, tmp_path, monkeypatch):
+def test_who_may_not_ask_is_told_that_it_could_not_be_checked(lab, stranger, capsys):
     lab.server.set_kubernetes_version("1.35")
     lab.submit()
-    group = "rbac.authorization.k8s.io"
-    role = {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": "user"}}
     rules = [
         {"apiGroups": ["kubeflow.org"], "resources": ["mpijobs"], "verbs": ["get", "patch"]},
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]},
     ]
-    lab.cluster.create({**role, "rules": rules})
-    subject = {"apiGroup": group, "kind": "User", "name": "stranger"}
-    reference = {"apiGroup": group, "kind": "Role", "name": "user"}
-    lab.cluster.create({**role, "kind": "RoleBinding", "roleRef": reference, "subjects": [subject]})
-    path = write_kubeconfig(tmp_path / "stranger", lab.server.url, {"token": STRANGER})
-    monkeypatch.setenv("KUBECONFIG", str(path))
+    allow(lab.cluster, "user", rules)
 
     said = said_by(capsys, "stop", "mnist", "--dry-run")
 
     assert UNKNOWN in said
-    assert "may not create localsubjectaccessreviews" in said
+    assert "create localsubjectaccessreviews" in said
