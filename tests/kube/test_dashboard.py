@@ -1,23 +1,21 @@
 """`edl dashboard` of a job in a cluster: the real process, the real client, over HTTP."""
 
 import json
+import re
 import signal
 import time
-from pathlib import Path
 
 from edl_horovod.cli.main import main
 from edl_horovod.job.events import line_of
 from tests.dashboard import dashboard, new_job
 from tests.job_events import recorded
-from tests.kube.conftest import STRANGER, write_kubeconfig
-from tests.kube.lab import Lab
+from tests.kube.lab import LAUNCHER, Lab
 from tests.waiting import wait_until
 
-LAUNCHER = "mnist-launcher-abcde"
 HOSTILE = "<script>alert(1)</script>"
 
 
-def write_log(lab: Lab, path: Path, *, steps: int) -> None:
+def write_log(lab: Lab, *, steps: int) -> None:
     """What the launcher pod shows: other lines between the events, of which one is cut."""
     events = [
         recorded("job", 1.0, "launcher", task="train"),
@@ -29,36 +27,35 @@ def write_log(lab: Lab, path: Path, *, steps: int) -> None:
         ),
     ]
     lines = ['"kind": "step", "step": 9}', "a warning", *map(line_of, events), '{"time": 9, "']
-    path.write_text("\n".join(lines) + "\n")
-    lab.server.log_files["default", LAUNCHER] = path
+    lab.write_log(LAUNCHER, "\n".join(lines) + "\n")
 
 
 def test_a_page_shows_the_training_and_the_pods(lab, tmp_path, capsys):
     lab.run()
-    write_log(lab, tmp_path / "log", steps=50)
+    write_log(lab, steps=50)
 
     with dashboard("mnist", "-n", "default") as served:
         code, page, _ = served.get()
         status, text, _ = served.get("status.json")
-        write_log(lab, tmp_path / "log", steps=60)
+        write_log(lab, steps=60)
         served.wait_for(200, "60 of 200")
 
     assert (code, status) == (200, 200)
     assert "50 of 200" in page
-    assert "<dt>loss</dt><dd>0.02</dd>" in page
-    assert "2 of 2 pods warm" in page
-    assert "<td>mnist-worker-1</td><td>warm</td>" in page
-    assert "loss over steps" in page
+    assert ">loss</dt><dd>0.02<" in page
+    assert "2 of 2 pods" in page
+    assert re.search(">mnist-worker-1<.*>warm<", page)
+    assert "over steps" in page
     assert HOSTILE not in page
-    assert "&lt;script&gt;" in page
-    write_log(lab, tmp_path / "log", steps=50)
+    assert "&lt;script" in page
+    write_log(lab, steps=50)
     assert main(["status", "mnist", "-o", "json"]) == 0
     assert json.loads(text) == json.loads(capsys.readouterr().out)
 
 
 def test_logs_of_pods_and_settings_have_pages(lab, tmp_path):
     lab.run()
-    write_log(lab, tmp_path / "log", steps=50)
+    write_log(lab, steps=50)
 
     with dashboard("mnist") as served:
         page = served.wait_for(200, "50 of 200")
@@ -68,7 +65,7 @@ def test_logs_of_pods_and_settings_have_pages(lab, tmp_path):
 
     assert f'href="logs/{LAUNCHER}"' in page
     assert (log[0], "a warning" in log[1], HOSTILE in log[1]) == (200, True, False)
-    assert (settings[0], "<td>train.batch_size</td>" in settings[1]) == (200, True)
+    assert (settings[0], ">train.batch_size<" in settings[1]) == (200, True)
     assert missing == 404
 
 
@@ -76,7 +73,7 @@ def test_all_jobs_are_those_below_the_folder_and_those_of_the_cluster(lab, tmp_p
     monkeypatch.chdir(tmp_path)
     new_job(tmp_path)
     lab.run()
-    write_log(lab, tmp_path / "log", steps=50)
+    write_log(lab, steps=50)
 
     with dashboard() as served:
         page = served.wait_for(200, "kubernetes:mnist")
@@ -96,20 +93,18 @@ def test_all_jobs_are_those_below_the_folder_and_those_of_the_cluster(lab, tmp_p
         folder = served.wait_for(200, "model.job")
 
     for shown in (page, away):
-        assert 'href="/job/model.job/"' in shown
-        assert 'href="/job/kubernetes%3Amnist/"' in shown
-        assert "<td>2 of 2</td>" in shown
+        for text in ('href="/job/model.job/"', 'href="/job/kubernetes%3Amnist/"', ">2 of 2<"):
+            assert text in shown
     assert (job[0], "50 of 200" in job[1]) == (200, True)
     assert (settings[0], missing) == (200, 404)
     assert "kubernetes:" not in folder
 
 
-def test_who_may_not_list_the_jobs_of_the_cluster_sees_the_others(lab, tmp_path, monkeypatch):
+def test_who_may_not_list_the_jobs_of_the_cluster_sees_the_others(stranger, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     new_job(tmp_path)
-    path = write_kubeconfig(tmp_path / "stranger", lab.server.url, {"token": STRANGER})
 
-    with dashboard(KUBECONFIG=str(path)) as served:
+    with dashboard() as served:
         page = served.wait_for(200, "list mpijobs.kubeflow.org")
 
     assert "model.job" in page
@@ -131,8 +126,8 @@ def test_a_page_says_what_pods_wait_for(lab):
         code, page, _ = served.get()
 
     assert code == 200
-    assert 'data-state="waiting"' in page
-    assert "ImagePullBackOff: Back-off &lt;b&gt;" in page
+    assert '="waiting"' in page
+    assert "ImagePullBackOff: Back-off &lt;" in page
 
 
 def test_a_job_may_come_and_go(lab):
@@ -150,7 +145,7 @@ def test_a_job_may_come_and_go(lab):
 
 def test_while_the_api_server_is_away_the_last_is_shown(lab, tmp_path):
     lab.run()
-    write_log(lab, tmp_path / "log", steps=50)
+    write_log(lab, steps=50)
 
     with dashboard("mnist") as served:
         served.wait_for(200, "50 of 200")
@@ -169,7 +164,7 @@ def test_while_the_api_server_is_away_the_last_is_shown(lab, tmp_path):
 
 def test_an_api_server_that_hangs_holds_up_neither_the_page_nor_its_end(lab, tmp_path):
     lab.run()
-    write_log(lab, tmp_path / "log", steps=50)
+    write_log(lab, steps=50)
     with dashboard("mnist") as served:
         served.wait_for(200, "2 of 2 pods warm")
         lab.server.faults.delay_seconds = 20.0
@@ -177,7 +172,7 @@ def test_an_api_server_that_hangs_holds_up_neither_the_page_nor_its_end(lab, tmp
         began = time.monotonic()
         code, said = served.end(signal.SIGINT)
 
-    assert "2 of 2 pods warm" in page
+    assert "2 of 2 pods" in page
     assert (code, said) == (130, "error: interrupted\n")
     assert time.monotonic() - began < 5.0
     lab.server.faults.delay_seconds = 0.0
@@ -188,18 +183,16 @@ def test_a_log_that_cannot_be_read_leaves_the_pods_on_the_page(lab):
     with dashboard("mnist") as served:
         page = served.wait_for(503, "log")
 
-    assert "2 of 2 pods warm" in page
+    assert "2 of 2 pods" in page
 
 
-def test_who_may_not_look_is_told_so_on_the_page(lab, tmp_path):
+def test_who_may_not_look_is_told_so_on_the_page(lab, stranger):
     lab.run()
-    path = write_kubeconfig(tmp_path / "stranger", lab.server.url, {"token": STRANGER})
 
-    with dashboard("mnist", KUBECONFIG=str(path)) as served:
+    with dashboard("mnist") as served:
         code, page, _ = served.get()
 
-    assert code == 503
-    assert "get mpijobs.kubeflow.org" in page
+    assert (code, "mpijobs.kubeflow.org" in page) == (503, True)
 
 
 def test_a_name_without_a_cluster_is_an_error_at_once(tmp_path, monkeypatch, capsys):

@@ -14,9 +14,10 @@ from edl_horovod.cluster.pod_log import PodLog
 from edl_horovod.errors import ConfigError, JobFailed, TimedOut
 from edl_horovod.job.events import line_of
 from tests.job_events import recorded
-from tests.kube.conftest import STRANGER, write_kubeconfig
-from tests.kube.lab import WORKERS, Lab
+from tests.kube.lab import LAUNCHER, WORKERS, Lab, background
 from tests.waiting import wait_until
+
+MEMBERS = ("mnist-worker-1.u1:0", "mnist-worker-0.u0:0")
 
 
 def edl(capsys, *words: str) -> tuple[int, str, str]:
@@ -47,8 +48,8 @@ def test_list_calls_a_job_running_that_trains_before_all_its_pods_are_there(lab,
     lab.submit()
     lab.submit(name="other")
     lab.add_pods()
-    lab.set_pod("mnist-launcher-abcde", "Running", is_ready=True)
-    lab.set_pod("mnist-worker-0", "Running", is_ready=True)
+    for name in (LAUNCHER, "mnist-worker-0"):
+        lab.set_pod(name, "Running", is_ready=True)
 
     lines = [line.split()[1:4] for line in edl(capsys, "list")[1].splitlines()[1:]]
 
@@ -61,44 +62,39 @@ def test_status_of_a_job_without_pods_says_what_is_missing(lab, capsys):
     printed = edl(capsys, "status", "mnist")[1]
 
     assert "POD" not in printed
-    assert "waits for: MPIJob/mnist: mpi-operator has not seen it yet." in printed
+    assert "waits for: MPIJob/mnist" in printed
+    assert "not seen" in printed
 
 
-def test_status_shows_the_training_from_the_launchers_log(lab, capsys, tmp_path):
+def test_status_shows_the_training_from_the_launchers_log(lab, capsys):
     lab.run()
-    members = ("mnist-worker-1.u1:0", "mnist-worker-0.u0:0")
     events = [
         recorded("job", 1.0, "launcher", task="train"),
-        recorded("generation", 2.0, generation=3, size=2, members=members, is_formed=True),
+        recorded("generation", 2.0, generation=3, size=2, members=MEMBERS, is_formed=True),
         recorded("step", 3.0, step=50, total_steps=200, size=2),
     ]
-    log = tmp_path / "launcher.log"
-    log.write_text("a warning\n" + "".join(map(line_of, events)))
-    lab.server.log_files["default", "mnist-launcher-abcde"] = log
-    worker = tmp_path / "worker.log"
-    worker.write_text("rank 0 is here\n")
-    lab.server.log_files["default", "mnist-worker-1"] = worker
+    lab.write_log(LAUNCHER, "a warning\n" + "".join(map(line_of, events)))
+    lab.write_log("mnist-worker-1", "rank 0 is here\n")
 
     code, printed, _ = edl(capsys, "status", "mnist")
 
     assert code == 0
     assert "state      running" in printed
-    assert "workers    2 of 2 pods warm" in printed
-    assert "step       50 of 200" in printed
-    assert "ring       2 ranks, generation 3" in printed
-    found = json.loads(edl(capsys, "status", "mnist", "-o", "json")[1])
-    assert (found["state"], found["step"], found["num_warm"]) == ("running", 50, 2)
+    for text in ("2 of 2 pods", "50 of 200", "2 ranks, generation 3"):
+        assert text in printed
+    status = json.loads(edl(capsys, "status", "mnist", "-o", "json")[1])
+    assert (status["state"], status["step"], status["num_warm"]) == ("running", 50, 2)
     assert edl(capsys, "logs", "mnist", "--rank", "0")[1] == "rank 0 is here\n"
     assert edl(capsys, "logs", "mnist", "--worker", "mnist-worker-1")[1] == "rank 0 is here\n"
     lab.say("MPIJob/mnist", "Created", "MPIJob is created", time="2101-01-01T00:00:00Z")
-    told = json.loads(edl(capsys, "events", "mnist", "-o", "json")[1])
-    assert [(event["origin"], event["kind"]) for event in told] == [
+    events = json.loads(edl(capsys, "events", "mnist", "-o", "json")[1])
+    assert [(event["origin"], event["kind"]) for event in events] == [
         ("edl", "job"),
         ("edl", "generation"),
         ("edl", "step"),
         ("kubernetes", "Warning"),
     ]
-    assert told[2]["fields"]["step"] == 50
+    assert events[2]["fields"]["step"] == 50
     with Client() as client:
         assert [(line.source, line.text) for line in client.logs("mnist", rank=0)] == [
             ("mnist-worker-1", "rank 0 is here")
@@ -107,66 +103,59 @@ def test_status_shows_the_training_from_the_launchers_log(lab, capsys, tmp_path)
     assert (code, "no rank 2" in said) == (2, True)
 
 
-def test_status_knows_a_job_of_many_hours(lab, capsys, tmp_path):
+def write_pod_log(lab: Lab, *events) -> None:
+    """What the launcher's pod shows of the events of a job."""
+    stream = io.StringIO()
+    PodLog(stream)(events)
+    lab.write_log(LAUNCHER, stream.getvalue())
+
+
+def test_status_knows_a_job_of_many_hours(lab, capsys):
     lab.run()
-    members = ("mnist-worker-1.u1:0", "mnist-worker-0.u0:0")
-    log, worker = tmp_path / "launcher.log", tmp_path / "worker.log"
-    with log.open("w") as stream:
-        PodLog(stream)(
-            [
-                recorded("job", 1000.0, "launcher", task="train"),
-                recorded("reset", 1001.0, generation=1, old_size=0, new_size=1),
-                recorded("reset", 1002.0, generation=3, old_size=1, new_size=2),
-                recorded("generation", 1002.0, generation=3, members=members, is_formed=True),
-                recorded("evaluation", 1003.0, metrics={"accuracy": 0.75}),
-                *(recorded("step", 1000.0 + 5 * n, step=n, size=2) for n in range(1, 2500)),
-            ]
-        )
-    lab.server.log_files["default", "mnist-launcher-abcde"] = log
-    worker.write_text("rank 0 is here\n")
-    lab.server.log_files["default", "mnist-worker-1"] = worker
+    write_pod_log(
+        lab,
+        recorded("job", 1000.0, "launcher", task="train"),
+        recorded("reset", 1001.0, generation=1, old_size=0, new_size=1),
+        recorded("reset", 1002.0, generation=3, old_size=1, new_size=2),
+        recorded("generation", 1002.0, generation=3, members=MEMBERS, is_formed=True),
+        recorded("evaluation", 1003.0, metrics={"accuracy": 0.75}),
+        *(recorded("step", 1000.0 + 5 * n, step=n, size=2) for n in range(1, 2500)),
+    )
+    lab.write_log("mnist-worker-1", "rank 0 is here\n")
 
     printed = edl(capsys, "status", "mnist")[1]
 
-    assert "metrics    accuracy 0.75" in printed
-    assert "ring       2 ranks, generation 3, 1 reset" in printed
+    assert "accuracy 0.75" in printed
+    assert "generation 3, 1 reset" in printed
     assert edl(capsys, "logs", "mnist", "--rank", "0")[1] == "rank 0 is here\n"
-    told = json.loads(edl(capsys, "events", "mnist", "-o", "json")[1])
-    assert {event["kind"] for event in told} == {"step"}
+    events = json.loads(edl(capsys, "events", "mnist", "-o", "json")[1])
+    assert {event["kind"] for event in events} == {"step"}
 
 
-def test_status_knows_the_task_of_a_job_whose_log_began_before_its_last_lines(
-    lab, capsys, tmp_path
-):
+def test_status_knows_the_task_of_a_job_whose_log_began_before_its_last_lines(lab, capsys):
     lab.run()
-    log = tmp_path / "launcher.log"
-    log.write_text(line_of(recorded("step", 3.0, step=50, total_steps=200, size=2)))
-    lab.server.log_files["default", "mnist-launcher-abcde"] = log
+    lab.write_log(LAUNCHER, line_of(recorded("step", 3.0, step=50, total_steps=200, size=2)))
 
-    assert "step       50 of 200" in edl(capsys, "status", "mnist")[1]
+    assert "50 of 200" in edl(capsys, "status", "mnist")[1]
     with Client() as client:
         assert client.source("mnist").snapshot().state.task == "train"
 
 
 def test_report_and_table_of_events_come_from_the_launchers_log(lab, capsys, tmp_path):
     lab.run()
-    log = tmp_path / "launcher.log"
-    with log.open("w") as stream:
-        PodLog(stream)(
-            [
-                recorded("job", 1.0, "launcher", task="train"),
-                recorded("account", 100.0, "a:0", doing="input", seconds={"computing": 9.0}),
-                recorded("account", 170.0, "b:0", doing="input", seconds={"building": 3.0}),
-            ]
-        )
-    lab.server.log_files["default", "mnist-launcher-abcde"] = log
+    write_pod_log(
+        lab,
+        recorded("job", 1.0, "launcher", task="train"),
+        recorded("account", 100.0, "a:0", doing="input", seconds={"computing": 9.0}),
+        recorded("account", 170.0, "b:0", doing="input", seconds={"building": 3.0}),
+    )
     lab.say("MPIJob/mnist", "Created", "MPIJob is created", time="2101-01-01T00:00:00Z")
 
     page, table = tmp_path / "report.html", tmp_path / "events.csv"
     code, printed, said = edl(capsys, "report", "mnist", "--html", str(page))
     assert code == 0, said
-    assert "goodput    75.0% of 12.0 rank-seconds" in printed
-    assert "all ranks, pid 0" in page.read_text()
+    assert "75.0% of 12.0" in printed
+    assert "all ranks" in page.read_text()
     assert edl(capsys, "events", "mnist", "--to", str(table))[0] == 0
     kinds = [row.split(",")[2] for row in table.read_text().splitlines()[1:]]
     assert kinds == ["job", "account", "account"], "what Kubernetes says is not the job's own"
@@ -178,9 +167,8 @@ def test_status_shows_the_pods_of_a_job_whose_log_cannot_be_read(lab, capsys):
     code, printed, said = edl(capsys, "status", "mnist")
 
     assert code == 0
-    assert "workers    2 of 2 pods warm" in printed
-    assert "cannot be read" in said
-    assert "get pods/log mnist-launcher-abcde" in said
+    assert "2 of 2 pods" in printed
+    assert f"pods/log {LAUNCHER}" in said
 
 
 def test_status_says_why_a_job_waits(lab, capsys):
@@ -224,15 +212,11 @@ def test_status_says_why_a_job_waits(lab, capsys):
 
     assert code == 0
     assert "state      waiting" in printed
-    assert "Unschedulable: 0/3 nodes are available: 3 Insufficient cpu." in printed
-    assert "ImagePullBackOff: Back-off pulling image" in printed
-    assert "CrashLoopBackOff: back-off 10s; before that it was killed by signal 9 (OOMKilled)" in (
-        printed
-    )
-    assert (
-        "waits for: MPIJob/mnist: FailedCreate: pods is forbidden: exceeded quota: team-2101."
-        in printed
-    )
+    cpu = "Unschedulable: 0/3 nodes are available: 3 Insufficient cpu."
+    image = "ImagePullBackOff: Back-off pulling image"
+    quota = "MPIJob/mnist: FailedCreate: pods is forbidden: exceeded quota: team-2101."
+    for text in (cpu, image, quota, "CrashLoopBackOff: back-off 10s; ", "signal 9 (OOMKilled)"):
+        assert text in printed
     assert "team-2001" not in printed, "that was an earlier job of the name"
     _, *events = edl(capsys, "events", "mnist")[1].splitlines()
     assert [line.split()[:4] for line in events] == [
@@ -252,7 +236,7 @@ def test_scale_changes_the_number_of_worker_pods_within_its_bounds(lab, capsys):
     assert edl(capsys, "scale", "mnist", "--np", "4")[:2] == (0, "job mnist: 2 -> 4 ranks\n")
     assert replicas(lab) == 4
     code, _, said = edl(capsys, "scale", "mnist", "--np", "5")
-    assert (code, "between elastic.min_np=1 and 4 ranks" in said) == (2, True)
+    assert (code, "min_np=1 and 4 " in said) == (2, True)
     assert replicas(lab) == 4
 
 
@@ -267,13 +251,10 @@ def test_scale_keeps_what_somebody_else_changed_meanwhile(lab):
                 client.stop("mnist", wait=False)
                 client.resume("mnist")
 
-    other = threading.Thread(target=suspend_and_resume)
-    other.start()
-    with Client() as client:
+    with background(suspend_and_resume), Client() as client:
         barrier.wait()
         for ranks in (3, 4, 3, 4):
             client.scale("mnist", ranks)
-    other.join()
 
     spec = lab.cluster.get("MPIJob", "mnist")["spec"]
     assert (replicas(lab), spec["runPolicy"]["suspend"]) == (4, False)
@@ -297,14 +278,11 @@ def test_stop_waits_for_the_pods_to_end(lab):
 
     def end_pods() -> None:
         wait_until(lambda: waits in said.getvalue())
-        for name in ("mnist-launcher-abcde", *WORKERS):
+        for name in (LAUNCHER, *WORKERS):
             lab.cluster.delete("Pod", name, grace_seconds=0)
 
-    operator = threading.Thread(target=end_pods)
-    operator.start()
-    with contextlib.redirect_stderr(said):
+    with background(end_pods), contextlib.redirect_stderr(said):
         code = main(["stop", "mnist"])
-    operator.join()
 
     assert code == 0
     assert waits in said.getvalue()
@@ -315,9 +293,9 @@ def test_a_job_without_checkpoints_is_stopped_only_when_that_is_said(lab, capsys
 
     code, _, said = edl(capsys, "stop", "mnist")
 
-    assert (code, "would begin again" in said, "Write -y" in said) == (2, True, True)
+    assert (code, "Write -y" in said) == (2, True)
     assert lab.cluster.get("MPIJob", "mnist")["spec"]["runPolicy"]["suspend"] is False
-    with Client() as client, pytest.raises(ConfigError, match="may_lose_steps"):
+    with Client() as client, pytest.raises(ConfigError, match="lose_steps"):
         client.stop("mnist")
     code, printed, _ = edl(capsys, "stop", "mnist", "-y", "--no-wait")
     assert (code, printed) == (0, "job mnist is asked to stop; it goes on by: edl resume mnist\n")
@@ -330,7 +308,7 @@ def test_what_has_ended_is_not_changed(lab, capsys):
 
     for words in (["scale", "mnist", "--np", "3"], ["stop", "mnist"], ["resume", "mnist"]):
         code, _, said = edl(capsys, *words)
-        assert (code, "job mnist has finished" in said) == (2, True)
+        assert (code, "mnist has finished" in said) == (2, True)
 
 
 def test_delete_asks_and_takes_everything_with_it(lab, capsys):
@@ -360,7 +338,7 @@ def test_wait_has_an_exit_code_for_each_end(lab, capsys):
     lab.submit()
 
     code, _, said = edl(capsys, "wait", "mnist", "--timeout", "1s", "-q")
-    assert (code, "0 of 2 worker pods warm" in said) == (TimedOut.exit_code, True)
+    assert (code, "0 of 2 worker " in said) == (TimedOut.exit_code, True)
 
     lab.set_condition("Failed", "BackoffLimitExceeded")
     code, _, said = edl(capsys, "wait", "mnist", "--timeout", "5s", "-q")
@@ -369,63 +347,52 @@ def test_wait_has_an_exit_code_for_each_end(lab, capsys):
     assert edl(capsys, "wait", "mnist", "--timeout", "soon")[0] == 2
 
 
-def test_followed_logs_take_in_pods_that_come_later_and_end_with_the_job(lab, capsys, tmp_path):
+def num_followed(lab: Lab, name: str) -> int:
+    return sum(seen.path.endswith(f"/{name}/log") for seen in lab.server.seen)
+
+
+def test_followed_logs_take_in_pods_that_come_later_and_end_with_the_job(lab, capsys):
     lab.submit()
     lab.add_pods(workers=1)
-    for name in ("mnist-launcher-abcde", "mnist-worker-0"):
-        log = tmp_path / name
-        log.write_text(f"this is {name}\n")
-        lab.server.log_files["default", name] = log
-    lab.set_pod("mnist-launcher-abcde", "Running", is_ready=True)
-
-    def is_followed(name: str) -> bool:
-        return any(seen.path.endswith(f"/{name}/log") for seen in lab.server.seen)
+    pods = (LAUNCHER, "mnist-worker-0")
+    for name in pods:
+        lab.write_log(name, f"this is {name}\n")
 
     def go_on() -> None:
-        wait_until(lambda: is_followed("mnist-launcher-abcde"))
-        lab.set_pod("mnist-worker-0", "Running", is_ready=True)
-        wait_until(lambda: is_followed("mnist-worker-0"))
+        for name in pods:
+            lab.set_pod(name, "Running", is_ready=True)
+            wait_until(lambda name=name: num_followed(lab, name))
         lab.set_condition("Succeeded")
-        for name in ("mnist-launcher-abcde", "mnist-worker-0"):
+        for name in pods:
             lab.set_pod(name, "Succeeded")
 
-    kubelet = threading.Thread(target=go_on)
-    kubelet.start()
-    code, printed, _ = edl(capsys, "logs", "mnist", "-f")
-    kubelet.join()
+    with background(go_on):
+        code, printed, _ = edl(capsys, "logs", "mnist", "-f")
 
     assert code == 0
-    assert "[mnist-launcher-abcde] this is mnist-launcher-abcde" in printed
-    assert "[mnist-worker-0] this is mnist-worker-0" in printed
+    assert all(f"[{name}] this is {name}" in printed for name in pods)
 
 
-def test_the_log_of_a_container_that_is_started_again_is_followed(lab, capsys, tmp_path):
+def test_the_log_of_a_container_that_is_started_again_is_followed(lab, capsys):
     lab.submit()
     lab.add_pods()
     name = "mnist-worker-0"
-    log = lab.server.log_files["default", name] = tmp_path / name
-    log.write_text("its first life\n")
+    lab.write_log(name, "its first life\n")
     lab.set_pod(name, "Running", is_ready=True)
 
-    def num_followed() -> int:
-        return sum(seen.path.endswith(f"/{name}/log") for seen in lab.server.seen)
-
     def start_again() -> None:
-        wait_until(lambda: num_followed() == 1)
+        wait_until(lambda: num_followed(lab, name) == 1)
         running = {"name": "main", "restartCount": 1, "state": {"running": {}}}
         lab.set_pod(name, "Running", is_ready=True, containerStatuses=[running])
         with contextlib.suppress(AssertionError):  # The test itself says so.
-            wait_until(lambda: num_followed() == 2)
+            wait_until(lambda: num_followed(lab, name) == 2)
         lab.set_condition("Succeeded")
         lab.set_pod(name, "Succeeded")
 
-    kubelet = threading.Thread(target=start_again)
-    kubelet.start()
-    code, _, _ = edl(capsys, "logs", "mnist", "-f", "--worker", name)
-    kubelet.join()
+    with background(start_again):
+        code, _, _ = edl(capsys, "logs", "mnist", "-f", "--worker", name)
 
-    assert code == 0
-    assert num_followed() == 2
+    assert (code, num_followed(lab, name)) == (0, 2)
 
 
 def test_logs_say_why_there_are_none_yet(lab, capsys):
@@ -437,7 +404,7 @@ def test_logs_say_why_there_are_none_yet(lab, capsys):
     code, printed, said = edl(capsys, "logs", "mnist")
 
     assert (code, printed) == (0, "")
-    assert "mnist-worker-0: ErrImagePull" in said
+    assert "worker-0: ErrImagePull" in said
 
 
 @pytest.mark.parametrize("words", [["logs", "mnist", "-f"], ["wait", "mnist", "-n", "default"]])
@@ -451,34 +418,17 @@ def test_who_stops_looking_is_told_how_to_come_back(lab, capsys, words):
     assert said.endswith(f"the job itself is not. To come back: edl {' '.join(words)}\n")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["status", "x"],
-        ["logs", "x"],
-        ["events", "x"],
-        ["scale", "x", "--np", "2"],
-        ["stop", "x"],
-        ["resume", "x"],
-        ["delete", "x", "-y"],
-        ["wait", "x", "--timeout", "0"],
-    ],
-)
-def test_a_job_that_is_not_there_is_named(lab, capsys, words):
-    code, _, said = edl(capsys, *words)
-
-    assert code == 15
-    assert " x " in said
+def test_a_job_that_is_not_there_is_named(lab, capsys):
+    flags = {"scale": ["--np", "2"], "delete": ["-y"], "wait": ["--timeout", "0"]}
+    for verb in ("status", "logs", "events", "scale", "stop", "resume", "delete", "wait"):
+        code, _, said = edl(capsys, verb, "x", *flags.get(verb, []))
+        assert (code, " x " in said) == (15, True), verb
 
 
-def test_forbidden_verbs_are_named(lab, capsys, tmp_path, monkeypatch):
-    path = write_kubeconfig(tmp_path / "stranger", lab.server.url, {"token": STRANGER})
-    monkeypatch.setenv("KUBECONFIG", str(path))
-
+def test_forbidden_verbs_are_named(lab, stranger, capsys):
     code, _, said = edl(capsys, "list")
 
-    assert code == 14
-    assert "list mpijobs.kubeflow.org" in said
+    assert (code, "list mpijobs.kubeflow" in said) == (14, True)
 
 
 def replicas(lab: Lab) -> int:

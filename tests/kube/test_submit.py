@@ -25,7 +25,7 @@ from edl_horovod.errors import (
     QuotaExceeded,
 )
 from tests.kube.apiserver.server import ApiServer
-from tests.kube.conftest import ADMIN, STRANGER, config_map, write_kubeconfig
+from tests.kube.conftest import ADMIN, RBAC, STRANGER, allow, config_map, write_kubeconfig
 from tests.waiting import wait_until
 
 KINDS = (
@@ -50,19 +50,6 @@ SETTINGS = [
 ]
 
 
-@pytest.fixture
-def use(backend, namespace, tmp_path, monkeypatch):
-    """Let the command find the server as somebody."""
-
-    def write(token):
-        path = backend.kubeconfig(tmp_path / token, token=token, namespace=namespace)
-        monkeypatch.setenv("KUBECONFIG", str(path))
-        return path
-
-    write(ADMIN)
-    return write
-
-
 def run(capsys, *words, verb="train"):
     return cli.main([verb, *SETTINGS, *words]), *capsys.readouterr()
 
@@ -79,14 +66,14 @@ def test_a_job_is_created_with_all_that_its_pods_need(use, cluster, capsys):
     assert code == 0
     rows = dict(line.split(None, 1) for line in out.splitlines())
     assert (rows["job:"], rows["namespace:"]) == ("mnist", cluster.namespace)
-    assert f"edl logs mnist -f --namespace {cluster.namespace}" in err
     assert rows["dashboard:"] == "http://127.0.0.1:8265/"
-    assert f"edl dashboard mnist --namespace {cluster.namespace}" in err
-    made = names(cluster) - before
-    assert {kind for kind, _ in made} == set(KINDS)
+    for command in ("edl logs mnist -f", "edl dashboard mnist"):
+        assert f"{command} --namespace {cluster.namespace}" in err
+    created = names(cluster) - before
+    assert {kind for kind, _ in created} == set(KINDS)
     job = cluster.get("MPIJob", "mnist")
     assert not job["spec"]["runPolicy"]["suspend"], "it was let go"
-    for kind, name in made - {("MPIJob", "mnist")}:
+    for kind, name in created - {("MPIJob", "mnist")}:
         (owner,) = cluster.get(kind, name)["metadata"]["ownerReferences"]
         assert owner["uid"] == job["metadata"]["uid"]
 
@@ -129,8 +116,8 @@ def test_python_submits_too(use, cluster):
 def test_evaluate_and_predict_submit_too(use, cluster, capsys):
     for verb in ("evaluate", "predict"):
         words = [word for word in SETTINGS if not word.startswith(("model_def", "output"))]
-        more = [f"kubernetes.name={verb}", "trained_model=/data/m", f"output=/data/{verb}"]
-        assert cli.main([verb, *words, *more]) == 0
+        words += [f"kubernetes.name={verb}", "trained_model=/data/m", f"output=/data/{verb}"]
+        assert cli.main([verb, *words]) == 0
         data = cluster.get("ConfigMap", f"{verb}-edl")["data"]["config.yaml"]
         assert yaml.safe_load(data)["task"] == verb
 
@@ -144,7 +131,7 @@ def test_a_dry_run_of_the_server_creates_nothing(use, cluster, capsys):
     code, out, _ = run(capsys, "--dry-run=server")
 
     assert code == 0
-    assert "mpijob/mnist would be created (server dry run)" in out
+    assert "mpijob/mnist would be created (server " in out
     assert names(cluster) == before
 
 
@@ -165,38 +152,26 @@ EVERYTHING_OF_A_JOB = [
 ]
 
 
-def allow_stranger(cluster, rules):
-    group = "rbac.authorization.k8s.io"
-    role = {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": "few"}}
-    cluster.create({**role, "rules": rules})
-    subject = {"apiGroup": group, "kind": "User", "name": "stranger"}
-    reference = {"apiGroup": group, "kind": "Role", "name": "few"}
-    cluster.create({**role, "kind": "RoleBinding", "roleRef": reference, "subjects": [subject]})
-
-
 def test_a_dry_run_of_the_server_works_for_who_is_no_administrator(use, cluster, capsys):
-    allow_stranger(cluster, EVERYTHING_OF_A_JOB)
+    allow(cluster, "few", EVERYTHING_OF_A_JOB)
     use(STRANGER)
 
     code, out, err = run(capsys, "--dry-run=server")
 
     assert code == 0, err
-    assert "rolebinding/mnist-edl would be created (server dry run)" in out
-    assert "rolebinding/mnist-edl could not be checked" in err
+    assert "rolebinding/mnist-edl" in out
+    assert "rolebinding/mnist-edl" in err, "it could not be checked"
     assert "not found" not in err, "a dry run creates no Role, so it is no wonder"
     assert run(capsys)[0] == 0, "what it foretold"
 
 
 def test_a_dry_run_of_the_server_tells_a_missing_right_to_bind(use, cluster, capsys):
     rules = [rule for rule in EVERYTHING_OF_A_JOB if "roles" not in rule["resources"]]
-    group = ["rbac.authorization.k8s.io"]
-    roles = {"apiGroups": group, "resources": ["roles"], "verbs": ["create"]}
-    allow_stranger(cluster, [*rules, roles])
+    roles = {"apiGroups": [RBAC], "resources": ["roles"], "verbs": ["create"]}
+    allow(cluster, "few", [*rules, roles])
     use(STRANGER)
 
-    said = refused(capsys, ClusterForbidden, "--dry-run=server")
-
-    assert "may not create rolebindings" in said
+    assert "create rolebindings" in refused(capsys, ClusterForbidden, "--dry-run=server")
 
 
 def test_a_dry_run_needs_no_cluster_and_prints_what_would_be_sent(monkeypatch, capsys, tmp_path):
@@ -219,12 +194,12 @@ def test_what_is_printed_is_what_is_sent(use, cluster, capsys):
         assert has_all_of(sent, printed[kind]), kind
 
 
-def has_all_of(found, wanted):
+def has_all_of(value, wanted):
     if isinstance(wanted, dict):
-        return all(key in found and has_all_of(found[key], wanted[key]) for key in wanted)
+        return all(key in value and has_all_of(value[key], wanted[key]) for key in wanted)
     if isinstance(wanted, list):
-        return len(found) == len(wanted) and all(map(has_all_of, found, wanted))
-    return found == wanted
+        return len(value) == len(wanted) and all(map(has_all_of, value, wanted))
+    return value == wanted
 
 
 # -- what goes wrong: one message, an exit code, nothing half created
@@ -241,19 +216,23 @@ def refused(capsys, error, *words):
 def test_without_a_kubeconfig(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
 
-    assert "There is no kubeconfig" in refused(capsys, NoCluster)
+    assert "no kubeconfig" in refused(capsys, NoCluster)
 
 
 def test_with_a_wrong_context(use, capsys):
-    said = refused(capsys, NoCluster, "kubernetes.context=tets")
-
-    assert "Did you mean 'test'?" in said
+    assert "mean 'test'?" in refused(capsys, NoCluster, "kubernetes.context=tets")
 
 
-def test_without_mpijobs(monkeypatch, capsys, tmp_path):
+@pytest.fixture
+def _no_mpijobs(monkeypatch, tmp_path):
     with ApiServer(has_mpijobs=False) as server:
         monkeypatch.setenv("KUBECONFIG", str(write_config(server, tmp_path)))
-        assert "Install mpi-operator" in refused(capsys, NoMPIJobs)
+        yield
+
+
+@pytest.mark.usefixtures("_no_mpijobs")
+def test_without_mpijobs(capsys):
+    assert "mpi-operator" in refused(capsys, NoMPIJobs)
 
 
 def test_with_a_name_that_exists(use, cluster, capsys):
@@ -262,7 +241,7 @@ def test_with_a_name_that_exists(use, cluster, capsys):
 
     said = refused(capsys, ObjectConflict)
 
-    assert "mpijob/mnist exists already" in said
+    assert "mpijob/mnist" in said
     assert "kubernetes.name" in said
     assert said.count("Received:") == 1
     assert names(cluster) == before, "the other job is as it was"
@@ -282,16 +261,13 @@ def unbuilt(monkeypatch, tmp_path):
 def test_a_name_that_exists_is_known_before_an_image_is_built(use, unbuilt, capsys):
     run(capsys)
 
-    assert "mpijob/mnist exists already" in refused(capsys, ObjectConflict, *unbuilt)
+    assert "mpijob/mnist" in refused(capsys, ObjectConflict, *unbuilt)
     refused(capsys, MissingDependency, *unbuilt, "kubernetes.name=other")
 
 
-def test_a_cluster_without_mpijobs_is_known_before_an_image_is_built(
-    unbuilt, monkeypatch, capsys, tmp_path
-):
-    with ApiServer(has_mpijobs=False) as server:
-        monkeypatch.setenv("KUBECONFIG", str(write_config(server, tmp_path)))
-        refused(capsys, NoMPIJobs, *unbuilt)
+@pytest.mark.usefixtures("_no_mpijobs")
+def test_a_cluster_without_mpijobs_is_known_before_an_image_is_built(unbuilt, capsys):
+    refused(capsys, NoMPIJobs, *unbuilt)
 
 
 @pytest.fixture
@@ -309,8 +285,8 @@ def test_a_kubernetes_that_cannot_suspend_jobs_is_refused_before_anything_is_mad
 
     said = refused(capsys, ClusterError, *words)
 
-    assert "Kubernetes 1.24 is the oldest version" in said
-    assert f"Received: {ours.url} runs Kubernetes v1.23.2" in said
+    assert "Kubernetes 1.24 " in said
+    assert f"{ours.url} runs Kubernetes v1.23.2" in said
     assert [seen for seen in ours.seen if seen.verb == "create"] == []
 
 
@@ -328,9 +304,7 @@ def test_the_oldest_kubernetes_of_a_vendor_carries_jobs(ours, capsys):
 def test_without_rights(use, cluster, capsys):
     use(STRANGER)
 
-    said = refused(capsys, ClusterForbidden)
-
-    assert "may not create mpijobs.kubeflow.org" in said
+    assert "create mpijobs.kubeflow" in refused(capsys, ClusterForbidden)
 
 
 @pytest.mark.parametrize("words", [(), ("--dry-run=server",)])
@@ -340,8 +314,8 @@ def test_a_namespace_that_is_being_deleted_is_named(use, cluster, admin, namespa
 
     said = refused(capsys, ClusterError, *words)
 
-    assert f"Namespace {namespace} is being deleted" in said
-    assert "Ask for a Role" not in said
+    assert f"{namespace} is being" in said
+    assert "Role" not in said
 
 
 def test_a_job_in_a_queue_is_left_to_kueue(use, cluster, capsys):
@@ -354,40 +328,18 @@ def test_what_was_created_is_removed_when_a_later_part_is_refused(use, cluster, 
     cluster.create(config_map("mnist-edl", of="somebody else"))
     before = names(cluster)
 
-    said = refused(capsys, ObjectConflict)
-
-    assert "configmap/mnist-edl exists already" in said
+    assert "configmap/mnist-edl" in refused(capsys, ObjectConflict)
     assert names(cluster) == before
 
 
-def test_with_a_quota_that_is_used_up(use, cluster, admin, namespace, capsys):
-    core = k8s.CoreV1Api(admin)
-    used = str(len(cluster.find("Secret")))
-    hard = {"count/secrets": used}
-    quota = {"metadata": {"name": "few"}, "spec": {"hard": hard}}
-    core.create_namespaced_resource_quota(namespace, quota)
-    # The controller that would do this is no part of an API server.
-    status = {"status": {"hard": hard, "used": {"count/secrets": used}}}
-    core.patch_namespaced_resource_quota_status("few", namespace, status)
+def test_with_a_quota_that_is_used_up(use, cluster, namespace, quota, capsys):
+    used = {"count/secrets": str(len(cluster.find("Secret")))}
+    quota(used, used)
     before = names(cluster)
 
-    assert f"A quota of namespace {namespace} refuses this" in refused(capsys, QuotaExceeded)
+    assert f"namespace {namespace} " in refused(capsys, QuotaExceeded)
 
     assert names(cluster) == before
-
-
-@pytest.fixture
-def quota(admin, namespace):
-    """Gives the namespace a quota, as its controller would have it."""
-
-    def make(hard, used):
-        core = k8s.CoreV1Api(admin)
-        wanted = {"metadata": {"name": "few"}, "spec": {"hard": hard}}
-        core.create_namespaced_resource_quota(namespace, wanted)
-        status = {"status": {"hard": hard, "used": used}}
-        core.patch_namespaced_resource_quota_status("few", namespace, status)
-
-    return make
 
 
 @pytest.mark.parametrize("words", [(), ("--dry-run=server",)])
@@ -397,8 +349,9 @@ def test_a_job_that_its_quota_lets_never_start_is_refused(use, cluster, quota, c
 
     said = refused(capsys, QuotaExceeded, *words)
 
-    assert "resourcequota/few allows pods=2" in said
-    assert "Start with launch.np=1" in said
+    assert "resourcequota/few" in said
+    assert "pods=2" in said
+    assert "launch.np=1" in said
     assert names(cluster) == before
     assert run(capsys, *words, "launch.np=1")[0] == 0, "what it advised"
 
@@ -409,7 +362,7 @@ def test_a_quota_below_min_np_is_not_answered_with_fewer_ranks(use, quota, capsy
     said = refused(capsys, QuotaExceeded, "elastic.min_np=2")
 
     assert "Start with" not in said
-    assert "Ask for less: launch.np, elastic.min_np" in said
+    assert "launch.np, elastic.min_np" in said
 
 
 def test_a_job_that_waits_for_others_in_its_quota_says_so(use, cluster, quota, capsys):
@@ -418,7 +371,7 @@ def test_a_job_that_waits_for_others_in_its_quota_says_so(use, cluster, quota, c
     code, _, err = run(capsys)
 
     assert code == 0
-    assert "waits until other pods there have ended" in err
+    assert "waits until" in err
     assert cluster.get("MPIJob", "mnist")
 
 
@@ -430,7 +383,7 @@ def test_a_quota_that_is_too_small_is_known_before_an_image_is_built(use, quota,
 
 def test_who_may_not_read_quotas_may_submit(use, cluster, quota, capsys):
     quota({"pods": "2"}, {"pods": "0"})
-    allow_stranger(cluster, EVERYTHING_OF_A_JOB)
+    allow(cluster, "few", EVERYTHING_OF_A_JOB)
     use(STRANGER)
 
     assert run(capsys)[0] == 0
@@ -450,10 +403,10 @@ def test_what_could_not_be_removed_is_named(use, cluster, capsys):
         {"apiGroups": ["kubeflow.org"], "resources": ["mpijobs"], "verbs": ["create"]},
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
     ]
-    allow_stranger(cluster, rules)
+    allow(cluster, "few", rules)
     use(STRANGER)
 
-    assert "could not be removed: mpijob/mnist" in refused(capsys, ObjectConflict)
+    assert "removed: mpijob/mnist" in refused(capsys, ObjectConflict)
 
 
 def test_what_the_cluster_removes_with_the_job_is_not_called_left(
@@ -464,13 +417,13 @@ def test_what_the_cluster_removes_with_the_job_is_not_called_left(
         {"apiGroups": ["kubeflow.org"], "resources": ["mpijobs"], "verbs": ["create", "delete"]},
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
     ]
-    allow_stranger(cluster, rules)
+    allow(cluster, "few", rules)
     use(STRANGER)
 
     said = refused(capsys, ClusterForbidden)
 
-    assert "may not create secrets" in said
-    assert "could not be removed" not in said
+    assert "create secrets" in said
+    assert "removed" not in said
     assert cluster.find("MPIJob") == []
 
 
@@ -492,17 +445,16 @@ def test_an_interrupted_submission_leaves_nothing(server, tmp_path, number):
         said = child.communicate(timeout=60)[1]
         server.faults.delay_seconds = 0.0
 
-        assert (child.returncode, "Nothing of job mnist is left" in said) == (130, True), said
+        assert (child.returncode, "mnist is left" in said) == (130, True), said
         assert names(cluster) == set()
 
 
-def test_what_may_have_been_made_is_named(server, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("KUBECONFIG", str(write_config(server, tmp_path)))
-    server.faults.drop, server.faults.drop_only = 9, "POST"
+def test_what_may_have_been_made_is_named(ours, capsys):
+    ours.faults.drop, ours.faults.drop_only = 9, "POST"
 
-    assert "It is not known whether mpijob/mnist was created" in refused(capsys, ClusterUnreachable)
+    assert "mpijob/mnist was created" in refused(capsys, ClusterUnreachable)
 
-    server.faults.drop = 9
+    ours.faults.drop = 9
     assert "was created" not in refused(capsys, ClusterUnreachable, "--dry-run=server")
 
 
@@ -510,4 +462,4 @@ def test_dry_runs_and_formats_of_clusters_are_not_for_this_machine(capsys):
     code = cli.main(["train", "model_def=m", "data=/d", "output=/o", "--dry-run=server"])
 
     assert code == ConfigError.exit_code
-    assert "launch.kind=local" in capsys.readouterr().err
+    assert "kind=local" in capsys.readouterr().err
