@@ -29,7 +29,7 @@ def control(cluster, set_status, launcher, pods, *, kubernetes=(1, 36)):
     for key, end in ended.items():
         if end and _let_go(cluster, ours[key]) and not is_suspended:
             status[end.lower()] = status.get(end.lower(), 0) + 1
-    if any(one["type"] in ("Complete", "Failed") for one in status.get("conditions", ())):
+    if any(entry["type"] in ("Complete", "Failed") for entry in status.get("conditions", ())):
         return
     if status.get("succeeded"):
         status["conditions"] = [{"type": "Complete", "status": "True"}]
@@ -60,7 +60,7 @@ def let_orphans_go(cluster, pods):
 
 
 def _owner(pod):
-    return next((one["uid"] for one in pod["metadata"].get("ownerReferences", ())), "")
+    return next((owner["uid"] for owner in pod["metadata"].get("ownerReferences", ())), "")
 
 
 def _end(pod, takes_deleted):
@@ -96,18 +96,9 @@ def _pod(launcher, pods):
     meta, template = launcher["metadata"], launcher["spec"]["template"]
     numbered = (f"{meta['name']}-{number}" for number in itertools.count())
     name = next(name for name in numbered if name not in pods)
-    owner = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "name": meta["name"],
-        "uid": meta["uid"],
-        "controller": True,
-    }
-    metadata = {
-        **template["metadata"],
-        "name": name,
-        "finalizers": [TRACKING],
-        "ownerReferences": [owner],
-    }
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "controller": True}
+    owner |= {"name": meta["name"], "uid": meta["uid"]}
+    metadata = {"name": name, "finalizers": [TRACKING], "ownerReferences": [owner]}
+    metadata = template["metadata"] | metadata
     spec = {**template["spec"], "nodeName": f"node-of-{name}"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -65,7 +65,7 @@ def _launcher(cluster, job):
 
 def _is_finished(launcher):
     conditions = (launcher.get("status") or {}).get("conditions", ())
-    return any(one["type"] in ("Complete", "Failed") for one in conditions)
+    return any(condition["type"] in ("Complete", "Failed") for condition in conditions)
 
 
 def _resume(cluster, batch, launcher, release):
@@ -94,22 +94,14 @@ def _delete(cluster, pods):
 
 
 def _labels(job):
-    name = job["metadata"]["name"]
-    return {
-        "training.kubeflow.org/operator-name": "mpi-operator",
-        "training.kubeflow.org/job-name": name,
-    }
+    prefix, name = "training.kubeflow.org", job["metadata"]["name"]
+    return {f"{prefix}/operator-name": "mpi-operator", f"{prefix}/job-name": name}
 
 
 def _owned(job, api_version, kind, name, **content):
     meta = job["metadata"]
-    owner = {
-        "apiVersion": job["apiVersion"],
-        "kind": "MPIJob",
-        "name": meta["name"],
-        "uid": meta["uid"],
-        "controller": True,
-    }
+    owner = {"apiVersion": job["apiVersion"], "kind": "MPIJob", "controller": True}
+    owner |= {"name": meta["name"], "uid": meta["uid"]}
     metadata = {"name": name, "ownerReferences": [owner]}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
 

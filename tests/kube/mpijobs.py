@@ -26,8 +26,8 @@ QUANTITY = {**PORT, "pattern": f"^{SIGN}{NUMBER}(([KMGTPE]i)|[numkMGTPE]|([eE]{S
 
 
 def fields(*required: str, **properties: dict) -> dict:
-    found = {"type": "object", "properties": properties}
-    return {**found, "required": sorted(required)} if required else found
+    schema_of_object = {"type": "object", "properties": properties}
+    return {**schema_of_object, "required": sorted(required)} if required else schema_of_object
 
 
 def list_of(items: dict) -> dict:

@@ -45,7 +45,7 @@ def violations(template: Manifest) -> list[str]:
     return [
         *_of_pod(template.get("metadata", {}), spec),
         *(f"volumes.{volume['name']}" for volume in spec.get("volumes", []) if _is_other(volume)),
-        *(problem for one in _containers(spec) for problem in _of_container(one, spec)),
+        *(problem for part in _containers(spec) for problem in _of_container(part, spec)),
     ]
 
 
@@ -105,22 +105,22 @@ def _of_any(context: Manifest, place: str) -> Iterator[str]:
 
 
 def _of_container(container: Manifest, spec: Manifest) -> Iterator[str]:
-    own, of_pod = container.get("securityContext", {}), spec.get("securityContext", {})
+    context, of_pod = container.get("securityContext", {}), spec.get("securityContext", {})
     place = container["name"]
-    yield from _of_any(own, place)
-    if own.get("privileged"):
+    yield from _of_any(context, place)
+    if context.get("privileged"):
         yield f"{place}.privileged"
-    if own.get("allowPrivilegeEscalation") is not False:
+    if context.get("allowPrivilegeEscalation") is not False:
         yield f"{place}.allowPrivilegeEscalation"
-    capabilities = own.get("capabilities", {})
+    capabilities = context.get("capabilities", {})
     if "ALL" not in capabilities.get("drop", []):
         yield f"{place}.capabilities.drop"
     if not set(capabilities.get("add", [])) <= {"NET_BIND_SERVICE"}:
         yield f"{place}.capabilities.add"
     for name in ("runAsNonRoot", "seccompProfile"):
-        if name not in own and name not in of_pod:
+        if name not in context and name not in of_pod:
             yield f"{place}.{name}"
-    if own.get("procMount", "Default") != "Default":
+    if context.get("procMount", "Default") != "Default":
         yield f"{place}.procMount"
     if any(port.get("hostPort") for port in container.get("ports", [])):
         yield f"{place}.hostPort"

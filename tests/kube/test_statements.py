@@ -21,6 +21,7 @@ from edl_horovod.errors import ConfigError, Interrupted, JobFailed, NoCluster, O
 from edl_horovod.launch import attached
 from edl_horovod.launch.attached import AttachedJob
 from edl_horovod.sql.jobs import find_jobs, open_job, request_kill
+from tests.kube.lab import background
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -109,23 +110,22 @@ def models(volume):
 
 @pytest.fixture
 def operator(lab, volume):
-    found = Operator(lab, volume)
-    yield found
-    found.close()
+    operator = Operator(lab, volume)
+    yield operator
+    operator.close()
 
 
 @pytest.fixture
 def run(volume, models):
     def call(text, **settings):
         places = {"db": f"sqlite:///{volume}/hr.db", "models": models}
-        volumes = {"data": {"claim": "shared", "mount": str(volume)}}
-        there = {
+        in_cluster = {
             "launch.kind": "kubernetes",
             "launch.np": 2,
             "image": "registry.example/edl:1",
-            "kubernetes.volumes": volumes,
+            "kubernetes.volumes": {"data": {"claim": "shared", "mount": str(volume)}},
         }
-        return edl_horovod.sql(text, **places, **{**there, **settings})
+        return edl_horovod.sql(text, **places, **{**in_cluster, **settings})
 
     return call
 
@@ -133,7 +133,7 @@ def run(volume, models):
 @pytest.mark.long
 def test_models_are_trained_and_predict_in_the_cluster(run, operator, models):
     trained = run(TRAINED.format(rates="HPARAM_CANDIDATES([0.0001, 0.05])"))
-    assert "the best of 2 trials" in trained.message
+    assert " 2 trials" in trained.message
     assert len(operator.seen) == 2
     assert "np: 2" in (models / "m" / "1" / "model" / "config.yaml").read_text()
     assert len(run("SELECT name, role FROM employee PREDICT USING m").rows) == 120
@@ -144,16 +144,15 @@ def test_models_are_trained_and_predict_in_the_cluster(run, operator, models):
 
 def test_models_that_no_pod_sees_are_refused_before_rows_are_read(run, operator, tmp_path):
     volumes = {"data": {"claim": "shared", "mount": "/elsewhere"}}
-    with pytest.raises(ConfigError, match="must lie in a volume that the pods mount"):
-        run(TRAINED.format(rates=0.1), **{"kubernetes.volumes": volumes})
-    with pytest.raises(ConfigError, match="must lie in a volume that the pods mount"):
-        run(TRAINED.format(rates="HPARAM_CANDIDATES([0.1, 1])"), **{"kubernetes.volumes": volumes})
+    for rates in ("0.1", "HPARAM_CANDIDATES([0.1, 1])"):
+        with pytest.raises(ConfigError, match="pods mount"):
+            run(TRAINED.format(rates=rates), **{"kubernetes.volumes": volumes})
     assert operator.seen == []
 
 
 def test_a_name_that_another_job_may_have_is_refused(run, lab):
     lab.submit()
-    with pytest.raises(ConfigError, match=r"kubernetes\.name out"):
+    with pytest.raises(ConfigError, match=r"kubernetes\.name"):
         run(TRAINED.format(rates=0.1), **{"kubernetes.name": "mnist"})
     assert lab.cluster.get("MPIJob", "mnist")
 
@@ -176,11 +175,8 @@ def test_a_killed_statement_leaves_nothing_in_the_cluster(run, operator, models,
         assert [row[2] for row in run("SHOW JOBS").rows] == ["waiting"]
         request_kill(models, entry.number)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    with pytest.raises(Interrupted, match="ended by KILL 1"):
+    with background(kill), pytest.raises(Interrupted, match="KILL 1"):
         run(TRAINED.format(rates=rates))
-    killer.join()
     assert len(operator.seen) == 1
     assert operator.names() == []
     assert list((models / ".jobs").iterdir()) == []
@@ -191,25 +187,23 @@ def test_a_job_outlives_an_api_server_that_is_away(run, lab, models, monkeypatch
 
     def vanish():
         wait_until(
-            lambda: any(it.verb == "patch" and "mpijobs" in it.path for it in lab.server.seen)
+            lambda: any(seen.verb == "patch" and "mpijobs" in seen.path for seen in lab.server.seen)
         )
         lab.server.faults.drop_only, lab.server.faults.drop = "GET", 12
         wait_until(lambda: not lab.server.faults.drop)
         request_kill(models, 1)
 
-    other = threading.Thread(target=vanish)
-    other.start()
-    with pytest.raises(Interrupted, match="ended by KILL 1"):
+    with background(vanish), pytest.raises(Interrupted, match="KILL 1"):
         run(TRAINED.format(rates="0.1"))
-    other.join()
-    assert "The cluster does not answer; trying again." in caplog.text
+    assert "trying again" in caplog.text
     assert lab.cluster.find("MPIJob") == []
 
 
 def test_a_job_that_fails_stays_for_its_logs(run, operator, models):
     operator.has_failed = True
-    with pytest.raises(JobFailed, match=r"has failed: Because.*edl logs.*edl delete"):
+    with pytest.raises(JobFailed, match=r"Because\.") as caught:
         run(TRAINED.format(rates=0.1))
+    assert all(command in caught.value.hint for command in ("edl logs", "edl delete"))
     assert operator.names() == operator.seen
     assert not any(entry.attached for entry in find_jobs(models))
 

@@ -75,15 +75,12 @@ class Admission:
             return
         plural, _, group = request.resource.partition(".")
         part = f"/{request.subresource}" if request.subresource else ""
-        where = (
-            f'in the namespace "{request.namespace}"'
-            if request.namespace
-            else ("at the cluster scope")
-        )
+        namespace = request.namespace
+        scope = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
         named = f' "{request.name}"' if request.name else ""
         message = (
             f'{request.resource}{named} is forbidden: User "{user.name}" cannot {request.verb} '
-            f'resource "{plural}{part}" in API group "{group}" {where}'
+            f'resource "{plural}{part}" in API group "{group}" {scope}'
         )
         raise Refused(403, "Forbidden", message, name=request.name, kind=plural)
 
@@ -114,12 +111,12 @@ class Admission:
             return
         if kind.resource == BINDINGS:
             role = self._role_of_binding(namespace, role["metadata"]["name"])
-        own = list(self._rules_of(user, namespace))
+        rules = list(self._rules_of(user, namespace))
         lacking = [
-            one
-            for rule in role["rules"]
-            for one in _single(rule)
-            if not any(_allows(mine, one) for mine in own)
+            right
+            for given_rule in role["rules"]
+            for right in _single(given_rule)
+            if not any(_allows(rule, right) for rule in rules)
         ]
         if lacking:
             name = item["metadata"]["name"]
@@ -227,24 +224,17 @@ def _allows(rule: dict, request: Request) -> bool:
         return wanted in rule.get(key, []) or "*" in rule.get(key, [])
 
     is_named = not rule.get("resourceNames") or request.name in rule["resourceNames"]
-    return (
-        has("verbs", request.verb)
-        and has("apiGroups", group)
-        and has("resources", part)
-        and (is_named)
-    )
+    wanted = (("verbs", request.verb), ("apiGroups", group), ("resources", part))
+    return is_named and all(has(key, value) for key, value in wanted)
 
 
 def _check_pod(item: dict) -> None:
     name = item.get("metadata", {}).get("name", "")
     containers = item.get("spec", {}).get("containers")
-    if not containers:
-        message = f'Pod "{name}" is invalid: spec.containers: Required value'
+    if not containers or not all(container.get("name") for container in containers):
+        field_name = "spec.containers[0].name" if containers else "spec.containers"
+        message = f'Pod "{name}" is invalid: {field_name}: Required value'
         raise Refused(422, "Invalid", message, name=name, kind="Pod")
-    for container in containers:
-        if not container.get("name"):
-            message = f'Pod "{name}" is invalid: spec.containers[0].name: Required value'
-            raise Refused(422, "Invalid", message, name=name, kind="Pod")
 
 
 def _check_size(kind: Kind, item: dict) -> None:

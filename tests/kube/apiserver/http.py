@@ -150,16 +150,16 @@ class Api:
     def _path(self, request: web.Request) -> _Path | None:
         parts = request.match_info["path"].split("/")
         size = 2 if parts[0] == "api" else 3
-        group_version, rest = "/".join(parts[1:size]), parts[size:]
+        group_version, names = "/".join(parts[1:size]), parts[size:]
         namespace = ""
-        if rest[:1] == ["namespaces"] and len(rest) > 2:
-            namespace, rest = rest[1], rest[2:]
-        if not rest:
+        if names[:1] == ["namespaces"] and len(names) > 2:
+            namespace, names = names[1], names[2:]
+        if not names:
             return None
-        kind = self._admission.kind(group_version, rest[0])
-        if kind is None or len(rest) > 3:
+        kind = self._admission.kind(group_version, names[0])
+        if kind is None or len(names) > 3:
             return None
-        name, subresource = [*rest[1:], "", ""][:2]
+        name, subresource = [*names[1:], "", ""][:2]
         return _Path(kind, namespace, name, subresource)
 
     # -- one object
@@ -213,13 +213,8 @@ class Api:
     # -- many objects
 
     def _asked(self, request: web.Request, path: _Path) -> Asked:
-        query = request.query
-        return Asked(
-            path.kind,
-            path.namespace,
-            query.get("labelSelector", ""),
-            query.get("fieldSelector", ""),
-        )
+        selectors = (request.query.get(f"{part}Selector", "") for part in ("label", "field"))
+        return Asked(path.kind, path.namespace, *selectors)
 
     def _list(self, request: web.Request, path: _Path) -> dict:
         asked = self._asked(request, path)
@@ -239,13 +234,8 @@ class Api:
             items = items[:limit]
             token = json.dumps([version, _place(items[-1])]).encode()
             meta["continue"] = base64.b64encode(token).decode()
-        kind = path.kind
-        return {
-            "kind": f"{kind.name}List",
-            "apiVersion": kind.api_version,
-            "metadata": meta,
-            "items": items,
-        }
+        kind = {"kind": f"{path.kind.name}List", "apiVersion": path.kind.api_version}
+        return {**kind, "metadata": meta, "items": items}
 
     async def _watch(self, request: web.Request, path: _Path) -> web.StreamResponse:
         version = int(request.query.get("resourceVersion") or 0)
@@ -279,10 +269,10 @@ class Api:
                 is_over = self._has_ended(path)
                 with file.open("rb") as content:
                     content.seek(position)
-                    more = content.read()
-                position += len(more)
-                if more:
-                    await stream.write(more)
+                    news = content.read()
+                position += len(news)
+                if news:
+                    await stream.write(news)
                 elif is_over:
                     break
                 await asyncio.sleep(LOG_POLL_SECONDS)
@@ -338,8 +328,8 @@ def _part(path: _Path, old: dict, new: dict) -> dict:
     if path.subresource == "status":
         meta = {**old["metadata"], "resourceVersion": new["metadata"].get("resourceVersion")}
         return {**old, "metadata": meta, "status": new.get("status", {})}
-    rest = {key: value for key, value in new.items() if key != "status"}
-    return {**rest, "status": old["status"]} if "status" in old else rest
+    parts = {key: value for key, value in new.items() if key != "status"}
+    return {**parts, "status": old["status"]} if "status" in old else parts
 
 
 def _place(item: dict) -> str:

@@ -16,28 +16,28 @@ class Schema:
         """The object as it is kept. Raises Refused, with 400 for fields that are not in the schema
         where the request is strict, else with 422."""
         unknown: list[str] = []
-        kept = _prune(copy.deepcopy(item), self._schema, "", unknown)
+        pruned = _prune(copy.deepcopy(item), self._schema, "", unknown)
         # Checked by the server for all kinds, not by the schema.
-        kept |= {key: item[key] for key in ("apiVersion", "kind", "metadata") if key in item}
-        name = kept["metadata"].get("name", "")
+        pruned |= {key: item[key] for key in ("apiVersion", "kind", "metadata") if key in item}
+        name = pruned["metadata"].get("name", "")
         if unknown and is_strict:
             said = ", ".join(f'unknown field "{path}"' for path in unknown)
             raise Refused(400, "BadRequest", f"strict decoding error: {said}")
-        wrong = sorted(self._validator.iter_errors(kept), key=str)
+        wrong = sorted(self._validator.iter_errors(pruned), key=str)
         if wrong:
             said = "; ".join(f"{e.json_path.removeprefix('$.')}: {e.message[:300]}" for e in wrong)
             raise Refused(422, "Invalid", f'"{name}" is invalid: {said}', name=name)
-        return kept
+        return pruned
 
 
 def _prune(value, schema: dict, path: str, unknown: list[str]):
     if isinstance(value, dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):
         properties = schema.get("properties")
         if properties is None:
-            more = schema.get("additionalProperties")
-            if not isinstance(more, dict):
+            values = schema.get("additionalProperties")
+            if not isinstance(values, dict):
                 return value
-            return {k: _prune(v, more, f"{path}.{k}", unknown) for k, v in value.items()}
+            return {k: _prune(v, values, f"{path}.{k}", unknown) for k, v in value.items()}
         at_root = {"apiVersion", "kind", "metadata"} if not path else set()
         for key in set(value) - set(properties) - at_root:
             unknown.append(f"{path}.{key}".lstrip("."))

@@ -129,15 +129,15 @@ class ApiServer:
         self._api.break_streams()
         await runner.cleanup()
 
-    def do(self, what: Callable[[], Any]) -> Any:
+    def do(self, action: Callable[[], Any]) -> Any:
         """Do something in the server's thread, or here where it is stopped."""
         if self._thread is None or not self._thread.is_alive():
-            return what()
+            return action()
         result: Future[Any] = Future()
 
         def run() -> None:
             try:
-                result.set_result(what())
+                result.set_result(action())
             except Exception as e:  # Raised again where the caller waits.
                 result.set_exception(e)
 

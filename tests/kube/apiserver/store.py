@@ -162,10 +162,10 @@ class Store:
     def _grace(self, resource: str, item: dict, options: dict) -> int:
         if resource != "pods" or not item["spec"].get("nodeName"):
             return 0
-        given = options.get("gracePeriodSeconds")
-        if given is None:
+        seconds = options.get("gracePeriodSeconds")
+        if seconds is None:
             return item["spec"].get("terminationGracePeriodSeconds", 30)
-        return given
+        return seconds
 
     def _put(self, resource: str, item: dict) -> None:
         key = (item["metadata"].get("namespace", ""), item["metadata"]["name"])

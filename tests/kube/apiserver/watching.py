@@ -54,8 +54,8 @@ def bookmark(kind: Kind, version: int) -> dict:
     return _line("BOOKMARK", kind, {"metadata": {"resourceVersion": str(version)}})
 
 
-def _line(what: str, kind: Kind, item: dict) -> dict:
-    return {"type": what, "object": whole(kind, item)}
+def _line(event_type: str, kind: Kind, item: dict) -> dict:
+    return {"type": event_type, "object": whole(kind, item)}
 
 
 class Watch:
@@ -103,7 +103,7 @@ class Watch:
                 break
             news.append(change)
         self._seen = self._store.version
-        lines = [found for change in reversed(news) if (found := event(self._asked, change))]
+        lines = [line for change in reversed(news) if (line := event(self._asked, change))]
         if lines:
             await write(b"".join(map(_bytes, lines)))
         return True
