@@ -46,10 +46,10 @@ def losses(start, tmp_path):
         ).succeed()
         proof = prove(JobDir(job.job_dir))
         assert proof.is_good, proof.violations
-        found = read_losses(JobDir(job.job_dir).ledger)
-        assert {one.size for one in found} == {num_ranks}
+        rows = read_losses(JobDir(job.job_dir).ledger)
+        assert {row.size for row in rows} == {num_ranks}
         weights = dict(read_params(trained_model.read(tmp_path / name).params_files))
-        return np.array([one.loss for one in found]), weights
+        return np.array([row.loss for row in rows]), weights
 
     return train
 
@@ -92,12 +92,12 @@ def test_losses_are_those_of_processors(losses, model, settings):
     ids=str,
 )
 def test_two_ranks_train(losses, settings):
-    found, weights = losses("out", 2, "curve", *settings)
-    assert found[-5:].mean() < found[:5].mean()
+    values, weights = losses("out", 2, "curve", *settings)
+    assert values[-5:].mean() < values[:5].mean()
     assert all(np.isfinite(value).all() for value in weights.values())
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda it: it.name)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
 def test_the_memory_of_a_rank_that_goes_is_free_at_once(start, tmp_path, number):
     before = used_bytes()
     settings = {"launch.np": 2, "elastic.min_np": 1, "elastic.restart_backoff_seconds": 1000}
@@ -134,7 +134,7 @@ def test_a_rank_uses_only_the_gpus_that_it_may(start, tmp_path, devices, is_used
 def test_a_model_of_a_gpu_is_evaluated_without_one(losses, start, tmp_path):
     losses("out", 2, "curve")
     held_out = write_records(tmp_path / "held_out", 96)
-    found = []
+    errors = []
     for variables in ({}, {"CUDA_VISIBLE_DEVICES": "-1"}):
         job = start(
             "evaluate",
@@ -143,5 +143,5 @@ def test_a_model_of_a_gpu_is_evaluated_without_one(losses, start, tmp_path):
             "launch.np=2",
             **variables,
         ).succeed()
-        found.append(job.events("job")[-1].event.metrics["absolute_error"])
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+        errors.append(job.events("job")[-1].event.metrics["absolute_error"])
+    np.testing.assert_allclose(errors[0], errors[1], rtol=1e-5)

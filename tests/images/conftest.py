@@ -1,5 +1,6 @@
 """Skips where nothing can be built; makes a builder, registries, a base image, a package index."""
 
+import contextlib
 import functools
 import http.server
 import tempfile
@@ -25,25 +26,23 @@ def folder():
     """For everything that lives as long as the tests."""
     if reason := servers.what_is_missing():
         pytest.skip(reason)
-    made = Path(tempfile.mkdtemp(prefix="edl-images-"))
-    yield made
-    servers.remove(made)
+    path = Path(tempfile.mkdtemp(prefix="edl-images-"))
+    yield path
+    servers.remove(path)
 
 
 @pytest.fixture(scope="session")
 def registry(folder):
     """A registry that takes everything."""
-    made = servers.Registry(folder)
-    yield made
-    made.close()
+    with contextlib.closing(servers.Registry(folder)) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def guarded(folder):
     """A registry that wants a login."""
-    made = servers.Registry(folder, has_login=True)
-    yield made
-    made.close()
+    with contextlib.closing(servers.Registry(folder, has_login=True)) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -55,9 +54,9 @@ def nobody(folder):
 @pytest.fixture(scope="session")
 def podman(folder, registry, guarded, nobody):
     """A builder."""
-    made = servers.Podman(folder, insecure=(registry.address, guarded.address, nobody))
-    yield made
-    made.close()
+    addresses = (registry.address, guarded.address, nobody)
+    with contextlib.closing(servers.Podman(folder, insecure=addresses)) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -103,19 +102,18 @@ def builder(podman, monkeypatch, tmp_path):
     (tmp_path / "docker").mkdir()
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
-    client = docker.DockerClient(base_url=f"unix://{podman.socket}")
-    yield client
-    client.close()
+    with contextlib.closing(docker.DockerClient(base_url=f"unix://{podman.socket}")) as client:
+        yield client
 
 
 @pytest.fixture
 def zoo(tmp_path, index):
     """A model zoo that needs a package."""
-    made = tmp_path / "zoo"
-    (made / "deep").mkdir(parents=True)
-    (made / "requirements.txt").write_text(f"--index-url {index}\nedl-probe==1.0\n")
-    (made / "model.py").write_text("VERSION = 1\n")
-    (made / "deep" / "more.py").write_text("import edl_probe\n")
-    (made / ".git").mkdir()
-    (made / ".git" / "config").write_text("url = https://user:password@host/zoo\n")
-    return made
+    path = tmp_path / "zoo"
+    (path / "deep").mkdir(parents=True)
+    (path / "requirements.txt").write_text(f"--index-url {index}\nedl-probe==1.0\n")
+    (path / "model.py").write_text("VERSION = 1\n")
+    (path / "deep" / "more.py").write_text("import edl_probe\n")
+    (path / ".git").mkdir()
+    (path / ".git" / "config").write_text("url = https://user:password@host/zoo\n")
+    return path

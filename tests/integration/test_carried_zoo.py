@@ -108,7 +108,7 @@ def test_a_path_that_leads_to_the_zoo_itself_is_refused_before_the_first_step(
     zoo = model_zoo(here.format(zoo=str(tmp_path / "zoo")))
     job = start("train", f"model_zoo={zoo}", *settings, cwd=tmp_path)
     assert job.end() == UserCodeError.exit_code, job.describe()
-    assert f"reads {zoo}/factors.csv from the model zoo itself" in job.printed
+    assert f"{zoo}/factors.csv from" in job.printed
     assert job.events("step") == []
 
 
@@ -121,5 +121,5 @@ def test_a_model_whose_output_depends_on_a_table_gives_the_same_from_the_copy(
     trained = start("train", f"model_zoo={zoo}", *settings, validation).succeed()
     shutil.rmtree(zoo)
     scored = start("evaluate", f"trained_model={tmp_path / 'out'}", settings[1]).succeed()
-    ours, theirs = (job.events("job")[-1].event.metrics for job in (trained, scored))
-    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-6)
+    ours, carried = (job.events("job")[-1].event.metrics for job in (trained, scored))
+    np.testing.assert_allclose(ours["loss"], carried["loss"], rtol=1e-6)

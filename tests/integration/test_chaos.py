@@ -30,8 +30,8 @@ LONG_RUNS = int(os.environ.get("EDL_CHAOS_RUNS", "0"))
 
 
 def counting(tmp_path, **settings):
-    given = {"debug.ledger": "true", "elastic.restart_backoff_seconds": 0.1, **settings}
-    return counting_job.overrides(tmp_path, **given)
+    overrides = {"debug.ledger": "true", "elastic.restart_backoff_seconds": 0.1, **settings}
+    return counting_job.overrides(tmp_path, **overrides)
 
 
 def assert_proven(job):
@@ -114,19 +114,19 @@ def test_random_chaos_loses_nothing(start, tmp_path, seed):
     happened, cost = disturb_job(JobDir(job.job_dir), schedule, seconds=seconds)
     (tmp_path / "hurry").touch()
     job.succeed()
-    told = f"seed {seed}: {[(h.seconds, h.kind, h.message) for h in happened]}\n{cost}"
+    summary = f"seed {seed}: {[(h.seconds, h.kind, h.message) for h in happened]}\n{cost}"
     proof = prove(JobDir(job.job_dir))
-    assert proof.is_good, f"{told}\n{proof.violations}\n{job.describe()}"
-    assert proof.is_finished, told
-    assert proof.restored == (), told
-    assert any(h.is_done for h in happened), told
-    assert cost.num_resets > 0, told
+    assert proof.is_good, f"{summary}\n{proof.violations}\n{job.describe()}"
+    assert proof.is_finished, summary
+    assert proof.restored == (), summary
+    assert any(h.is_done for h in happened), summary
+    assert cost.num_resets > 0, summary
     counts, clocks = counting_job.counts_and_clocks(trained_model.read(tmp_path / "out"))
     assert len(clocks) == 20
     assert len(set(clocks)) == 1
-    kept = np.arange(counting_job.NUM_RECORDS) % 3 == 0
-    assert (counts[kept] > 0).all()
-    assert (counts[~kept] == 0).all()
+    is_kept = np.arange(counting_job.NUM_RECORDS) % 3 == 0
+    assert (counts[is_kept] > 0).all()
+    assert (counts[~is_kept] == 0).all()
 
 
 @pytest.mark.long

@@ -14,9 +14,9 @@ pytestmark = [pytest.mark.long, NEEDS_TORCH]
 def test_a_kill_and_a_join_cost_no_record(start, tmp_path):
     settings = {"framework": "torch", "model_def": "torch_counting", "train.compile": True}
     programs = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "programs")}
-    given = counting_job.overrides(tmp_path, **settings, **{"launch.np": 2, "elastic.max_np": 3})
-    job = start("train", *given, **programs)
-    job.wait_for(lambda found: any(e.event.kind == "step" for e in found), "a step", seconds=300)
+    words = counting_job.overrides(tmp_path, **settings, **{"launch.np": 2, "elastic.max_np": 3})
+    job = start("train", *words, **programs)
+    job.wait_for(lambda log: any(e.event.kind == "step" for e in log), "a step", seconds=300)
     job.wait_for_step(5)
     first = job.generation()
     job.signal_worker(1, signal.SIGKILL)

@@ -17,12 +17,12 @@ def test_two_ranks_of_each_framework_add_their_numbers():
     done = subprocess.run(command, capture_output=True, text=True, timeout=250)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
+    checks = json.loads(done.stdout)
     set_up = [name for name, half in HALVES.items() if is_there(half)]
-    rings = [it["text"] for it in found if it["check"] == "ring"]
+    rings = [check["text"] for check in checks if check["check"] == "ring"]
     assert [text.partition(":")[0] for text in rings] == set_up
     assert all(
-        re.fullmatch(r"\w+: two ranks of Horovod.* patch \d+ add up to 3", it) for it in rings
+        re.fullmatch(r"\w+: two ranks of Horovod.* patch \d+ add up to 3", ring) for ring in rings
     )
 
 
@@ -37,5 +37,5 @@ def test_a_framework_that_cannot_be_imported_is_told_with_its_own_error(tmp_path
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, env=variables)
 
     assert done.returncode == 1, done.stdout + done.stderr
-    levels = {it["level"]: it["text"] for it in json.loads(done.stdout)}
+    levels = {check["level"]: check["text"] for check in json.loads(done.stdout)}
     assert "libcudart.so" in levels["FAIL"]

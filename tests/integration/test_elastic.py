@@ -94,7 +94,7 @@ def test_sigterm_makes_a_worker_leave_and_end_well(start, counting, tmp_path):
     job.signal_worker(0, signal.SIGTERM)
     job.wait_for_ring(1)
     job.wait_for(
-        lambda found: any(e.event.kind == "worker" and e.event.state == "left" for e in found),
+        lambda events: any(e.event.kind == "worker" and e.event.state == "left" for e in events),
         "a leave",
     )
     (tmp_path / "hurry").touch()
@@ -125,7 +125,7 @@ def test_below_min_np_the_job_waits_then_ends_with_its_reason(start, counting):
     job.wait_for_step(3)
     job.want(1)
     assert job.end() == 6, job.describe()
-    assert "elastic.min_np=2" in job.printed
+    assert "min_np=2" in job.printed
 
 
 @pytest.mark.long

@@ -84,8 +84,8 @@ def test_an_installed_package_adds_to_all_tables(edl, tmp_path):
 
     training = ["framework=plain", "model_zoo=zoo", "model_def=line", "output=model"]
     training += ["data=counting:100", "train.batch_size=20", "train.epochs=20"]
-    more = ["displays=[diary]", "launch.np=2", "train.compression=bf16", "train.saved_model=true"]
-    edl("train", *training, *more)
+    settings = ["displays=[diary]", "train.compression=bf16", "train.saved_model=true"]
+    edl("train", *training, "launch.np=2", *settings)
     assert (tmp_path / "model" / "saved_model.npz").is_file()
     assert {"step", "generation"} <= set((tmp_path / "diary").read_text().split())
     assert "loss" in edl("evaluate", "trained_model=model", "data=counting:30", "output=scores")

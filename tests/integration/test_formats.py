@@ -165,9 +165,9 @@ def test_two_ranks_train_what_one_does_on_recordio(start, framework, tmp_path, w
     proof = prove(JobDir(job.job_dir))
     assert proof.is_good, proof.violations
     assert (proof.is_finished, proof.num_records) == (True, 2 * NUM_RECORDS)
-    expected, found = weights(alone), weights(output)
-    assert list(expected) == list(found)
-    for name, value in found.items():
+    expected, actual = weights(alone), weights(output)
+    assert list(expected) == list(actual)
+    for name, value in actual.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-6)
 
     predictions = tmp_path / "predictions.recordio"
@@ -202,7 +202,7 @@ def test_classes_of_pictures_keep_the_numbers_of_the_training(start, tmp_path):
 
 def step_after(job, step, kind="step", **fields):
     """Wait until an event of this kind is there for a step after this one; return its step."""
-    found = job.wait_for(
+    log = job.wait_for(
         lambda all_of_it: [
             e.event.step
             for e in all_of_it
@@ -212,7 +212,7 @@ def step_after(job, step, kind="step", **fields):
         ],
         f"{kind} after step {step}",
     )
-    return found[-1]
+    return log[-1]
 
 
 def lose_a_worker_and_resume(start, data, **variables):
@@ -259,7 +259,7 @@ def test_each_record_counts_once_over_a_killed_worker_and_another_ring(start, tm
 @pytest.mark.long
 def test_a_stream_is_read_once_by_all_ranks_and_the_job_that_goes_on(start, tmp_path):
     printed = lose_a_worker_and_resume(start, a_stream(tmp_path))
-    assert [each.count("it is read once now") for each in printed] == [1, 0], printed
+    assert [text.count("it is read once now") for text in printed] == [1, 0], printed
     assert not (tmp_path / "job-0" / "records.partial").exists()
 
 

@@ -48,6 +48,6 @@ def test_a_killed_worker_shows_within_two_seconds(start_paced):
     assert f"{status['loss']:.4g}" in facts
     assert f"{status['account']['goodput']:.1%}" in facts
     assert "2 to 1" in resets
-    killed = next(it for it in ranks.splitlines() if "failed" in it or "lost" in it)
+    killed = next(row for row in ranks.splitlines() if "failed" in row or "lost" in row)
     assert "localhost:1" in killed
     assert tab.said == []

@@ -72,7 +72,7 @@ def test_a_host_that_flaps_every_second(counting, tmp_path):
     generation = job.generation()
     job.want(2)
     job.wait_for(
-        lambda found: [e for e in found if e.event.kind == "generation"][-1].event.size == 2, "both"
+        lambda log: [e for e in log if e.event.kind == "generation"][-1].event.size == 2, "both"
     )
     assert job.worker_pid(0) == pid
     assert job.generation() <= generation + 2
@@ -86,9 +86,9 @@ def test_a_spare_beyond_the_lanes_stays_warm_and_follows_at_once(counting, tmp_p
     (spare,) = {f"localhost:{slot}" for slot in range(3)} - {leader, follower}
     job.want(3)
     job.wait_for(
-        lambda found: any(
+        lambda log: any(
             e.event.kind == "worker" and e.event.worker == spare and e.event.state == "warm"
-            for e in found
+            for e in log
         ),
         "the third",
     )
@@ -104,9 +104,9 @@ def test_from_one_worker_to_none_and_back_with_a_checkpoint(start, tmp_path):
     job = start("train", *counting_job.overrides(tmp_path, **settings))
     # Written beside training: on a busy machine some steps late.
     job.wait_for(
-        lambda found: any(
+        lambda log: any(
             e.event.kind == "checkpoint" and e.event.state == "written" and e.event.step >= 5
-            for e in found
+            for e in log
         ),
         "a checkpoint of step 5",
     )
@@ -115,11 +115,11 @@ def test_from_one_worker_to_none_and_back_with_a_checkpoint(start, tmp_path):
     job.want(0)
     job.signal_worker(0, signal.SIGKILL)
     job.wait_for(
-        lambda found: any(
+        lambda log: any(
             e.event.kind == "job"
             and e.event.state == "waiting"
             and "0 workers, 1 needed" in e.event.message
-            for e in found
+            for e in log
         ),
         "a ring without workers",
     )

@@ -44,16 +44,16 @@ def test_a_keras_class_learns_on_two_ranks(start, data):
         "launch.np=2",
         f"validation_data={data}",
     )
-    found = losses(job)
-    assert found[-1] < 0.5 * found[0]
-    assert job.events("evaluation")[-1].event.metrics["loss"] < 0.5 * found[0]
+    values = losses(job)
+    assert values[-1] < 0.5 * values[0]
+    assert job.events("evaluation")[-1].event.metrics["loss"] < 0.5 * values[0]
 
 
 @pytest.mark.long
 def test_a_released_module_learns_and_is_evaluated_and_predicts(start, data, tmp_path):
     job = train(start, data, "model_def=released_tiny", "launch.np=2", f"validation_data={data}")
-    found = losses(job)
-    assert found[-1] < 0.5 * found[0]
+    values = losses(job)
+    assert values[-1] < 0.5 * values[0]
     trained = job.events("evaluation")[-1].event.metrics
     model = (tmp_path / "out").rename(tmp_path / "model")
 
@@ -81,8 +81,8 @@ def test_a_pytorch_module_learns_and_is_evaluated_and_predicts(start, tmp_path):
         "train.epochs=20",
         "launch.np=2",
     )
-    found = losses(job)
-    assert found[-1] < 0.5 * found[0]
+    values = losses(job)
+    assert values[-1] < 0.5 * values[0]
     trained = job.events("evaluation")[-1].event.metrics
     model = (tmp_path / "out").rename(tmp_path / "model")
 
@@ -101,7 +101,7 @@ def test_a_setting_that_does_not_fit_the_model_is_named(start, data):
     assert job.end() == 3, job.describe()
     message = job.events("job")[-1].event.message
     assert "imports torch" in message
-    assert "Set framework=torch" in message
+    assert "framework=torch" in message
 
 
 @pytest.mark.long
@@ -122,7 +122,7 @@ def test_a_zoo_of_one_file_trains_and_travels_alone(start, data, tmp_path):
 
 @pytest.mark.long
 def test_overrides_change_the_training_and_travel(start, data, tmp_path):
-    own = losses(train(start, data, "model_def=keras_tiny", "train.max_steps=2", "overwrite=true"))
+    base = losses(train(start, data, "model_def=keras_tiny", "train.max_steps=2", "overwrite=true"))
     job = train(
         start,
         data,
@@ -133,7 +133,7 @@ def test_overrides_change_the_training_and_travel(start, data, tmp_path):
         "optimizer=keras_tiny.slow",
         "input_fn=zero_labels",
     )
-    assert losses(job)[0] != pytest.approx(own[0])
+    assert losses(job)[0] != pytest.approx(base[0])
     model = (tmp_path / "out").rename(tmp_path / "model")
     message = TrainedModel.FromString((model / "trained_model.pb").read_bytes())
     assert (message.input_function, message.loss, message.optimizer) == (

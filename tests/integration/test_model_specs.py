@@ -284,7 +284,7 @@ def test_a_model_in_files_survives_a_kill_and_is_used(start, name, make, tmp_pat
     hurry.touch()
     job.succeed()
     assert job.events("job")[-1].event.steps == NUM_RECORDS // 24 * EPOCHS
-    assert "sections are for a federation and have no effect here: fusion" in job.printed
+    assert "effect here: fusion" in job.printed
     trained = f"trained_model={tmp_path / 'out'}"
     evaluated = start("evaluate", trained, data).succeed()
     loss = evaluated.events("job")[-1].event.metrics["loss"]
@@ -366,7 +366,7 @@ def test_files_of_ibm_fl_train_with_three_parties(tmp_path):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     variables = {**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY)}
     _, errors = run_script(script.replace("PORT", str(port)), tmp_path, variables, seconds=200)
-    assert "max_timeout is federated.round_seconds" in errors
+    assert "max_timeout is federated" in errors
     trained = [trained_model.read(tmp_path / f"model{number}") for number in range(3)]
     assert trained[0].metrics["accuracy"] >= 0.85
     recorded = events.read(tmp_path / "model0.job" / "events.jsonl")

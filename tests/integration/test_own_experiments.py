@@ -17,8 +17,8 @@ COMMANDS = ("edl ", "cd ", "cat ", "mkdir ")
 
 def blocks():
     """The indented parts of the page."""
-    found = re.findall(r"(?:^    .*\n)+", PAGE.read_text(), re.MULTILINE)
-    return [textwrap.dedent(block) for block in found]
+    blocks = re.findall(r"(?:^    .*\n)+", PAGE.read_text(), re.MULTILINE)
+    return [textwrap.dedent(block) for block in blocks]
 
 
 @pytest.mark.long

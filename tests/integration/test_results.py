@@ -61,9 +61,9 @@ def by_keras(model, x, y):
 
 def by_hand(model, x, y):
     """The same of what PyTorch saved, by the formula of `torch_tiny`."""
-    found = load_file(Path(model) / "model.safetensors")
-    hidden = np.tanh(x @ found["hidden.weight"].T + found["hidden.bias"])
-    outputs = hidden @ found["output.weight"].T + found["output.bias"]
+    tensors = load_file(Path(model) / "model.safetensors")
+    hidden = np.tanh(x @ tensors["hidden.weight"].T + tensors["hidden.bias"])
+    outputs = hidden @ tensors["output.weight"].T + tensors["output.bias"]
     return outputs[:, 0], np.square(outputs - y).mean(), np.abs(outputs - y).mean()
 
 
@@ -77,12 +77,12 @@ def in_plain(framework, model, data, output=None):
     examples = parsed(data, x=(4,), y=(1,))
     plain = by_keras if framework == "keras" else by_hand
     outputs, loss, mae = plain(model, examples["x"], examples["y"])
-    given = []
+    values = []
     if output is not None:
-        found = parsed(output, id=(), output=())
-        given = found["output"]
-        assert found["id"].tolist() == list(range(len(outputs)))
-    return {"outputs": outputs, "given": given, "loss": loss, "mae": mae}
+        columns = parsed(output, id=(), output=())
+        values = columns["output"]
+        assert columns["id"].tolist() == list(range(len(outputs)))
+    return {"outputs": outputs, "given": values, "loss": loss, "mae": mae}
 
 
 def test_evaluate_equals_the_framework_alone(start, framework, data, model):
@@ -128,7 +128,7 @@ def wait_for_progress(job, num_segments=1):
     """Wait for so many segments more than there are now."""
     before = len(job.events("progress"))
     job.wait_for(
-        lambda found: sum(e.event.kind == "progress" for e in found) >= before + num_segments,
+        lambda events: sum(e.event.kind == "progress" for e in events) >= before + num_segments,
         "progress",
     )
 
@@ -171,9 +171,9 @@ def test_predict_survives_all_that_happens_to_its_ring(start, framework, tmp_pat
         before = job.generation()
         os.kill(job.worker_pid(slot), signal.SIGKILL)
         job.wait_for(
-            lambda found, before=before: any(
+            lambda events, before=before: any(
                 e.event.kind == "generation" and e.event.is_formed and e.event.generation > before
-                for e in found
+                for e in events
             ),
             "a ring without the lost rank",
         )

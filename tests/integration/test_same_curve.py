@@ -33,9 +33,9 @@ def overrides(folder, data, *, num_ranks, model_def="curve"):
 def curve(job):
     proof = prove(JobDir(job.job_dir))
     assert proof.is_good, f"{proof.violations}\n{job.describe()}"
-    found = read_losses(JobDir(job.job_dir).ledger)
-    assert [one.step for one in found] == list(range(job.events("step")[-1].event.total_steps))
-    return np.array([one.loss for one in found]), [one.size for one in found]
+    rows = read_losses(JobDir(job.job_dir).ledger)
+    assert [row.step for row in rows] == list(range(job.events("step")[-1].event.total_steps))
+    return np.array([row.loss for row in rows]), [row.size for row in rows]
 
 
 def assert_same_curve(start, tmp_path, *settings, model_def="curve", tolerance=TOLERANCE):

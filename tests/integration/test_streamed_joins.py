@@ -44,8 +44,8 @@ class Streamed:
 
     def reset(self, generation):
         return self.job.wait_for(
-            lambda found: next(
-                (e for e in found if e.event.kind == "reset" and e.event.generation == generation),
+            lambda events: next(
+                (e for e in events if e.event.kind == "reset" and e.event.generation == generation),
                 None,
             ),
             f"generation {generation}",
@@ -91,7 +91,7 @@ def test_a_newcomer_works_when_it_has_all(streamed):
     assert not job.finish().num_redone_steps
     # The end of an epoch, with nothing to be done there, sends nothing at once. Events tell of a
     # few steps a second, during which several epochs pass; the ledger has every step.
-    alone = [one.step for one in job.steps() if one.step >= since and one.size == 1]
+    alone = [step.step for step in job.steps() if step.step >= since and step.size == 1]
     assert len({step // STEPS_OF_EPOCH for step in alone}) > 2
 
 

@@ -74,17 +74,17 @@ def test_a_number_of_a_table_is_learned_evaluated_and_served(start, tables, tmp_
     settings = ("params.label=salary", "params.columns=[role,age,full,hired]")
     settings += ("train.saved_model=true",)
     job = train(start, tmp_path, written_in, "regressor.DNN", *settings)
-    told = [e.event.message for e in job.events("log") if e.event.message.startswith("column ")]
-    assert told[2] == "column hired: dates, read as year, month, weekday"
+    messages = [e.event.message for e in job.events("log") if e.event.message.startswith("column ")]
+    assert messages[2] == "column hired: dates, read as year, month, weekday"
     assert job.events("evaluation")[-1].event.metrics["absolute_error"] < 5_000
 
     served = {"keras": "saved_model", "torch": "model.pt2"}[written_in]
     assert (tmp_path / "model" / served).exists()
     trained_model, output = f"trained_model={tmp_path}/model", f"output={tmp_path}/evaluated"
     start("evaluate", trained_model, f"data={tmp_path}/rows.parquet", output).succeed()
-    found = json.loads((tmp_path / "evaluated" / "metrics.json").read_text())
+    metrics = json.loads((tmp_path / "evaluated" / "metrics.json").read_text())
     last = job.events("evaluation")[-1].event.metrics
-    assert found["absolute_error"] == pytest.approx(last["absolute_error"], rel=1e-4)
+    assert metrics["absolute_error"] == pytest.approx(last["absolute_error"], rel=1e-4)
 
     output = f"output={tmp_path}/predicted"
     start("predict", trained_model, f"data={tmp_path}/new.parquet", output).succeed()
@@ -103,7 +103,7 @@ def test_a_class_of_a_table_is_learned_and_predicted(start, tables, tmp_path, wr
 
     trained_model, output = f"trained_model={tmp_path}/model", f"output={tmp_path}/predicted"
     start("predict", trained_model, f"data={tmp_path}/new.parquet", output).succeed()
-    found = predictions(tmp_path / "predicted", {"class": (), "probabilities": (2,)})
-    assert found["class"].tolist() == found["probabilities"].argmax(axis=1).tolist()
-    truth = np.array([classes.index(each) for each in tables["paid"].to_pylist()[:50]])
-    assert probability_metrics(truth, found["probabilities"], classes).auc > 0.9
+    predicted = predictions(tmp_path / "predicted", {"class": (), "probabilities": (2,)})
+    assert predicted["class"].tolist() == predicted["probabilities"].argmax(axis=1).tolist()
+    truth = np.array([classes.index(label) for label in tables["paid"].to_pylist()[:50]])
+    assert probability_metrics(truth, predicted["probabilities"], classes).auc > 0.9

@@ -162,8 +162,8 @@ def test_a_table_of_which_no_cell_tells_what_its_column_holds(start, tmp_path):
         "train.epochs=3",
         "params.label=salary",
     ).succeed()
-    told = [e.event.message for e in job.events("log") if e.event.message.startswith("column ")]
-    assert told == [
+    messages = [e.event.message for e in job.events("log") if e.event.message.startswith("column ")]
+    assert messages == [
         "column age: numbers, mean 42.6667, deviation 8.73053; 1 empty, which count as 42.6667",
         "column name: texts, 3 values (row 1 has 'Ann'); 1 empty, which count as an empty text",
         "column rooms: numbers, mean 2.33333, deviation 1.24722; 1 empty, which count as 2.33333",

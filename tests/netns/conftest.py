@@ -15,8 +15,8 @@ def can_have_hosts():
 @pytest.fixture
 def lab(can_have_hosts):
     """A switch without hosts."""
-    with labs.Lab() as made:
-        yield made
+    with labs.Lab() as lab:
+        yield lab
 
 
 @pytest.fixture(name="job")
@@ -25,7 +25,7 @@ def cluster_job(lab, tmp_path):
     # The other tests here need no client of Kubernetes.
     from tests.netns.cluster_job import Job
 
-    made = Job(lab, tmp_path)
-    with made.nodes:
-        yield made
-    made.server.stop()
+    job = Job(lab, tmp_path)
+    with job.nodes:
+        yield job
+    job.server.stop()

@@ -93,7 +93,7 @@ def main():
     make_image(root, Path(spec["repository"]))
     binds = [(Path(source), root / target.lstrip("/"), w) for source, target, w in spec["binds"]]
     # A volume may lie in another one, whatever their order.
-    binds.sort(key=lambda one: len(one[1].parts))
+    binds.sort(key=lambda bind: len(bind[1].parts))
     for source, target, _ in binds:
         bind(source, target)
     mount("-t", "tmpfs", "-o", "mode=1777", "tmpfs", root / "dev/shm")

@@ -46,11 +46,11 @@ class Watched:
         self.result = job_dir / "result.json"
 
     def events(self, kind=None):
-        found = events.read(self.job_dir / "events.jsonl")
-        return [recorded for recorded in found if kind in (None, recorded.event.kind)]
+        recorded_events = events.read(self.job_dir / "events.jsonl")
+        return [recorded for recorded in recorded_events if kind in (None, recorded.event.kind)]
 
-    def wait_for(self, is_there, what, seconds=90):
-        return wait_until(is_there, what, seconds=seconds, describe=self.describe)
+    def wait_for(self, is_there, name, seconds=90):
+        return wait_until(is_there, name, seconds=seconds, describe=self.describe)
 
     def steps(self, *, since, size=None):
         """Steps that ended after a time, of rings of one size where it is given."""
@@ -59,8 +59,8 @@ class Watched:
     def train_on(self, *, size=None, since=None, seconds=90):
         """Wait for a step from now on; returns the time at which the first one ended."""
         since = since or time.time()
-        what = f"a step with {size or 'any number of'} ranks"
-        return self.wait_for(lambda: self.steps(since=since, size=size), what, seconds)[0].time
+        name = f"a step with {size or 'any number of'} ranks"
+        return self.wait_for(lambda: self.steps(since=since, size=size), name, seconds)[0].time
 
     def hurry(self):
         """Let the job run to its end, as fast as it can."""

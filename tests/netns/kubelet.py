@@ -136,13 +136,13 @@ class Container:
 
     def workers(self):
         """The numbers of the processes there that are workers."""
-        found, forked = [], []
+        pids, forked = [], []
         for pid in sorted(self.host.pids()):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It has ended.
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 if words[1:3] == [b"-m", b"edl_horovod.worker"]:
-                    (forked if b"--fork-server" in words else found).append(pid)
-        return found + forked[1:]  # The first of them is the one that forks.
+                    (forked if b"--fork-server" in words else pids).append(pid)
+        return pids + forked[1:]  # The first of them is the one that forks.
 
     def assert_is_restricted(self):
         """See that the main process has no rights, and nothing to write to but volumes."""
@@ -202,23 +202,23 @@ class Nodes:
 
     def evict(self, pod):
         """What a kubelet does whose node is short of memory: the pod stays, failed for good."""
-        found = self.pods[pod]
+        manifest = self.pods[pod]
         self.kill(pod)
-        self._set_status(found, {"phase": "Failed", "reason": "Evicted", "conditions": []})
+        self._set_status(manifest, {"phase": "Failed", "reason": "Evicted", "conditions": []})
 
     def lose(self, pod):
         """Switch a node off, and do what a cluster does once it has not heard of it for some time.
 
         Nobody hears of the end of what ran there.
         """
-        found = self.pods[pod]
-        self._lost.add(found["metadata"]["uid"])
+        manifest = self.pods[pod]
+        self._lost.add(manifest["metadata"]["uid"])
         self.container_of(pod).host.cut()
         self.kill(pod)
         why = "DeletionByTaintManager"
         target = {"type": "DisruptionTarget", "status": "True", "reason": why}
         not_ready = {"type": "Ready", "status": "False"}
-        self._set_status(found, {"conditions": [target, not_ready]})
+        self._set_status(manifest, {"conditions": [target, not_ready]})
         self.delete(pod)
 
     def set_out_of_service(self, pod):
@@ -414,8 +414,8 @@ class Nodes:
                         lines.append(f"{address} {full}")
         for pod in self.pods.values():
             if (running := self.containers.get(pod["metadata"]["uid"])) is not None:
-                own = f"{running.host.address} {hostname_of(pod)}"
-                text = "\n".join([*lines, own, ""])
+                line = f"{running.host.address} {hostname_of(pod)}"
+                text = "\n".join([*lines, line, ""])
                 hosts = running.folder / "hosts"
                 if hosts.read_text() != text:
                     hosts.write_text(text)
@@ -428,7 +428,7 @@ def hostname_of(pod):
 ACCOUNT = str(SERVICE_ACCOUNT).removeprefix("/var/run/")
 
 
-def wait_until(is_there, what, nodes, seconds=120):
+def wait_until(is_there, name, nodes, seconds=120):
 
     def is_there_now():
         if isinstance(nodes.failure, Exception) and not isinstance(
@@ -437,7 +437,7 @@ def wait_until(is_there, what, nodes, seconds=120):
             raise nodes.failure
         return is_there()
 
-    waiting.wait_until(is_there_now, what, seconds=seconds, describe=lambda: describe(nodes))
+    waiting.wait_until(is_there_now, name, seconds=seconds, describe=lambda: describe(nodes))
 
 
 def describe(nodes):

@@ -55,8 +55,8 @@ class Federation:
         self.hosts = {party: lab.host() for party in ("federation", *PARTIES)}
         self._address = f"{self.hosts['federation'].address}:7100"
         names = f"federated.parties=[{','.join(PARTIES)}]"
-        more = [names, "federated.min_parties=1", f"federated.listen={self._address}"]
-        self._start("federation", "federate", *more)
+        options = [names, "federated.min_parties=1", f"federated.listen={self._address}"]
+        self._start("federation", "federate", *options)
 
     def _start(self, name, verb, *arguments):
         job_dir = self.folder / f"{name}.job"
@@ -92,8 +92,8 @@ class Federation:
         return self.wait_for_ring(len(PARTIES), 0)
 
     def events(self, name, kind):
-        found = events.read(self.folder / f"{name}.job" / "events.jsonl")
-        return [recorded.event for recorded in found if recorded.event.kind == kind]
+        recorded_events = events.read(self.folder / f"{name}.job" / "events.jsonl")
+        return [recorded.event for recorded in recorded_events if recorded.event.kind == kind]
 
     def wait_for_step(self, party, step):
         def is_there():
@@ -101,8 +101,8 @@ class Federation:
             return any(event.step >= step for event in self.events(party, "step"))
 
         # The first ring waits half a minute for all parties.
-        what = f"round {step} of {party}"
-        wait_until(is_there, what, seconds=150, describe=self.describe)
+        name = f"round {step} of {party}"
+        wait_until(is_there, name, seconds=150, describe=self.describe)
 
     def wait_for_ring(self, size, after):
         def rings():
@@ -125,16 +125,16 @@ class Federation:
 
     def weights(self, party):
         """The bytes of the weights after each round, but for values too short to be a marker."""
-        found = []
+        contents = []
         for path in (self.folder / f"{party}.job").rglob("step-*.safetensors"):
             data = path.read_bytes()
             start = 8 + int.from_bytes(data[:8], "little")
             for name, entry in json.loads(data[8:start]).items():
                 if name != "__metadata__" and "kernel" in name:
                     first, last = entry["data_offsets"]
-                    found.append(data[start + first : start + last])
-        assert any(len(value) >= 64 for value in found)
-        return [value for value in found if len(value) >= 64 and any(value)]
+                    contents.append(data[start + first : start + last])
+        assert any(len(value) >= 64 for value in contents)
+        return [value for value in contents if len(value) >= 64 and any(value)]
 
     def describe(self):
         return "\n".join(

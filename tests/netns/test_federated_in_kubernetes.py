@@ -70,11 +70,11 @@ class Federation:
         return yaml.safe_dump(settings)
 
     def events(self, kind):
-        found = events.read(self.volumes["federation"] / "job" / "events.jsonl")
-        return [recorded.event for recorded in found if recorded.event.kind == kind]
+        recorded_events = events.read(self.volumes["federation"] / "job" / "events.jsonl")
+        return [recorded.event for recorded in recorded_events if recorded.event.kind == kind]
 
-    def wait_for(self, is_there, what):
-        kubelet.wait_until(is_there, what, self.nodes, seconds=200)
+    def wait_for(self, is_there, name):
+        kubelet.wait_until(is_there, name, self.nodes, seconds=200)
 
     def wait_for_ring(self, size, after=-1):
         """Wait for a ring of that size of a later generation; returns its generation."""
@@ -93,11 +93,11 @@ class Federation:
 @pytest.fixture
 def federation(lab, tmp_path):
     """A cluster with the coordinator of a federated training."""
-    made = Federation(lab, tmp_path)
-    with made.nodes:
-        made.apply(rendered(K8S / "federated" / "coordinator"))
-        yield made
-    made.cluster.server.stop()
+    federation = Federation(lab, tmp_path)
+    with federation.nodes:
+        federation.apply(rendered(K8S / "federated" / "coordinator"))
+        yield federation
+    federation.cluster.server.stop()
 
 
 def test_parties_train_and_one_whose_pod_is_replaced_goes_on(federation):
