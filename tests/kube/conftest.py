@@ -205,6 +205,11 @@ def pod(name: str, *, labels: dict | None = None, node: str = "node-1") -> dict:
     }
 
 
+def rule(group: str, resources: str, verbs: str) -> dict:
+    """What a Role allows: resources and verbs are words of a text."""
+    return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split()}
+
+
 def allow(cluster: Cluster, name: str, rules: list[dict], *, subject: dict | None = None) -> None:
     """Make a Role, and bind it to a subject, which is by default the user `stranger`."""
     role = {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": {"name": name}}

@@ -19,20 +19,9 @@ class Program:
         self.output = folder / "hosts"
         self.exit_code: int | None = None
         self._log = folder / "discovery.log"
-        self._command = [
-            sys.executable,
-            "-m",
-            "edl_horovod.cluster.pod.discovery",
-            "--namespace",
-            namespace,
-            "--job",
-            "job",
-            "--slots",
-            "2",
-            "--output",
-            str(self.output),
-            *flags,
-        ]
+        self._command = [sys.executable, "-m", "edl_horovod.cluster.pod.discovery", *flags]
+        self._command += ["--namespace", namespace, "--job", "job", "--slots", "2"]
+        self._command += ["--output", str(self.output)]
         self._environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
 
     def __enter__(self) -> "Program":
@@ -72,8 +61,7 @@ def wait_until(is_so: Callable[[], bool], program: Program) -> None:
         return is_so()
 
     def describe() -> str:
-        return (
-            f"hosts file: {program.output.exists() and program.output.read_text()}\n{program.log()}"
-        )
+        text = program.output.exists() and program.output.read_text()
+        return f"hosts file: {text}\n{program.log()}"
 
     waiting.wait_until(is_so_now, describe=describe)

@@ -9,30 +9,14 @@ from typing import Any
 
 Manifest = dict[str, Any]
 
-VOLUMES = {
-    "configMap",
-    "csi",
-    "downwardAPI",
-    "emptyDir",
-    "ephemeral",
-    "persistentVolumeClaim",
-    "projected",
-    "secret",
-}
-SYSCTLS = {
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.tcp_wmem",
-}
+VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "projected", "secret"}
+VOLUMES |= {"persistentVolumeClaim"}
+IP_SYSCTLS = """
+    ip_local_port_range ip_local_reserved_ports ip_unprivileged_port_start ping_group_range
+    tcp_fin_timeout tcp_keepalive_intvl tcp_keepalive_probes tcp_keepalive_time tcp_rmem
+    tcp_syncookies tcp_wmem
+"""
+SYSCTLS = {"kernel.shm_rmid_forced", *(f"net.ipv4.{name}" for name in IP_SYSCTLS.split())}
 SELINUX_TYPES = {"", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"}
 PROFILES = {"RuntimeDefault", "Localhost"}
 APPARMOR = "container.apparmor.security.beta.kubernetes.io/"

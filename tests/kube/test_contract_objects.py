@@ -64,27 +64,27 @@ def test_a_namespace_that_is_being_deleted_takes_nothing_new(cluster, admin, nam
     assert error.value.exit_code == ClusterError.exit_code, "no right is missing"
 
 
-def test_a_name_that_is_none_is_refused(cluster):
-    with pytest.raises(ManifestRefused, match="Not_A_Name"):
-        cluster.create(config_map("Not_A_Name"))
+MIB = 1024 * 1024
+REFUSED = {
+    "a name that is none": (lambda: config_map("Not_A_Name"), "Not_A_Name"),
+    "a pod without containers": (
+        lambda: {**pod("empty"), "spec": {"containers": []}},
+        r"spec\.containers",
+    ),
+    "over 1 MiB": (lambda: config_map("large", text="x" * (MIB + 1)), "1048576"),
+    "far too large": (lambda: config_map("large", text="x" * (4 * MIB)), "configmaps large"),
+    "a wrong value": (
+        lambda: mpijob("job", mpiImplementation="Carrier pigeon"),
+        "mpiImplementation",
+    ),
+    "no replicas": (lambda: {**mpijob("job"), "spec": {}}, "mpiReplicaSpecs"),
+}
 
 
-def test_a_pod_without_containers_is_refused(cluster):
-    manifest = pod("empty")
-    manifest["spec"]["containers"] = []
-
-    with pytest.raises(ManifestRefused, match=r"spec\.containers"):
-        cluster.create(manifest)
-
-
-def test_a_config_map_over_1_mib_is_refused(cluster):
-    with pytest.raises(ManifestRefused, match="1048576"):
-        cluster.create(config_map("large", text="x" * (1024 * 1024 + 1)))
-
-
-def test_a_request_that_is_far_too_large_is_refused(cluster):
-    with pytest.raises(ManifestRefused, match="configmaps large"):
-        cluster.create(config_map("large", text="x" * (4 * 1024 * 1024)))
+@pytest.mark.parametrize(("manifest", "pattern"), REFUSED.values(), ids=REFUSED)
+def test_what_does_not_fit_is_refused(cluster, manifest, pattern):
+    with pytest.raises(ManifestRefused, match=pattern):
+        cluster.create(manifest())
 
 
 def test_a_dry_run_is_checked_and_makes_nothing(cluster):
@@ -238,19 +238,6 @@ def test_an_mpijob_gets_its_defaults(cluster):
     assert spec["mpiImplementation"] == "OpenMPI"
     assert spec["launcherCreationPolicy"] == "AtStartup"
     assert [item["metadata"]["name"] for item in cluster.find("MPIJob")] == ["job"]
-
-
-def test_an_mpijob_with_a_wrong_value_is_refused(cluster):
-    with pytest.raises(ManifestRefused, match="mpiImplementation"):
-        cluster.create(mpijob("job", mpiImplementation="Carrier pigeon"))
-
-
-def test_an_mpijob_without_replicas_is_refused(cluster):
-    manifest = mpijob("job")
-    del manifest["spec"]["mpiReplicaSpecs"]
-
-    with pytest.raises(ManifestRefused, match="mpiReplicaSpecs"):
-        cluster.create(manifest)
 
 
 def test_a_field_that_mpijobs_do_not_have_is_not_kept(cluster):

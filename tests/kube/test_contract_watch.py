@@ -49,11 +49,8 @@ def test_a_watch_tells_what_came_after_the_list(cluster, version):
 
     events = take_until_deleted(cluster, version)
 
-    assert list(dict.fromkeys(changes(events))) == [
-        ("ADDED", "new"),
-        ("MODIFIED", "old"),
-        ("DELETED", "old"),
-    ]
+    expected = [("ADDED", "new"), ("MODIFIED", "old"), ("DELETED", "old")]
+    assert list(dict.fromkeys(changes(events))) == expected
 
 
 def test_a_watch_goes_on_after_the_last_event_that_was_seen(cluster, version):

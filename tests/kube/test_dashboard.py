@@ -115,11 +115,8 @@ def test_a_page_says_what_pods_wait_for(lab):
     lab.submit()
     lab.add_pods()
     waiting = {"reason": "ImagePullBackOff", "message": "Back-off <b>"}
-    lab.set_pod(
-        "mnist-worker-0",
-        "Pending",
-        containerStatuses=[{"name": "main", "restartCount": 0, "state": {"waiting": waiting}}],
-    )
+    status = {"name": "main", "restartCount": 0, "state": {"waiting": waiting}}
+    lab.set_pod("mnist-worker-0", "Pending", containerStatuses=[status])
     lab.server.log_files.clear()
 
     with dashboard("mnist") as served:

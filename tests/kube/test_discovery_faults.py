@@ -1,5 +1,6 @@
 """Host discovery where the API server, the network or the credentials fail."""
 
+import functools
 import json
 import os
 import subprocess
@@ -63,9 +64,14 @@ def first(cluster, server):
 
 
 @pytest.fixture
-def program(first, kubeconfig, tmp_path):
+def start(kubeconfig, tmp_path):
+    return functools.partial(Program, kubeconfig, "default", tmp_path)
+
+
+@pytest.fixture
+def program(first, start, tmp_path):
     """It has found the first host and watches."""
-    with Program(kubeconfig, "default", tmp_path, "--events", str(tmp_path / "events")) as started:
+    with start("--events", str(tmp_path / "events")) as started:
         wait_until(lambda: hosts_in(started.output) == {first: 2}, started)
         yield started
 
@@ -233,10 +239,8 @@ def test_a_server_that_drops_and_fails_is_tried_again(watching, server, cluster,
     wait_until(lambda: hosts_in(watching.output) == {first: 2, second: 2, third: 2}, watching)
 
 
-def test_a_failed_pod_is_removed_although_the_server_fails_first(
-    server, kubeconfig, cluster, first, tmp_path
-):
-    with Program(kubeconfig, "default", tmp_path, "--replace-failed") as program:
+def test_a_failed_pod_is_removed_although_the_server_fails_first(server, start, cluster, first):
+    with start("--replace-failed") as program:
         wait_for_watch(server, program)
         server.faults.fail = [500]
         server.set_status("pods", "default", "job-worker-0", {"phase": "Failed"})
@@ -249,28 +253,28 @@ def test_a_failed_pod_is_removed_although_the_server_fails_first(
         wait_until(lambda: first not in (hosts_in(program.output) or {first}), program)
 
 
-def test_it_may_start_before_the_server(server, kubeconfig, first, tmp_path):
+def test_it_may_start_before_the_server(server, start, first):
     server.stop()
-    with Program(kubeconfig, "default", tmp_path) as program:
+    with start() as program:
         wait_until(lambda: "not current" in program.log(), program)
         assert not program.output.exists(), "nobody knows which hosts there are"
         server.start()
         wait_until(lambda: hosts_in(program.output) == {first: 2}, program)
 
 
-def test_what_an_earlier_run_wrote_stays_while_the_server_is_away(server, kubeconfig, tmp_path):
+def test_what_an_earlier_run_wrote_stays_while_the_server_is_away(server, start, tmp_path):
     (tmp_path / "hosts").write_text("job-worker-0.u-1:2\n")
     server.stop()
 
-    with Program(kubeconfig, "default", tmp_path) as program:
+    with start() as program:
         wait_until(lambda: "not current" in program.log(), program)
 
     assert program.output.read_text() == "job-worker-0.u-1:2\n"
 
 
-def test_who_may_not_list_pods_is_told_and_tried_again(server, kubeconfig, first, tmp_path):
+def test_who_may_not_list_pods_is_told_and_tried_again(server, start, first, tmp_path):
     (tmp_path / "token").write_text(STRANGER)
-    with Program(kubeconfig, "default", tmp_path) as program:
+    with start() as program:
         wait_until(lambda: "may not list pods in namespace default" in program.log(), program)
         # A RoleBinding that comes after the pod is nothing unusual.
         server.tokens[STRANGER] = User("stranger", (MASTERS,))

@@ -8,20 +8,20 @@ from kubernetes import client as k8s
 from edl_horovod.cli.main import main
 from edl_horovod.errors import ManifestRefused
 from tests.kube.apiserver.server import ApiServer
-from tests.kube.conftest import ADMIN, STRANGER, allow, pod, write_kubeconfig
+from tests.kube.conftest import ADMIN, STRANGER, allow, pod, rule, write_kubeconfig
 from tests.kube.test_submit import EVERYTHING_OF_A_JOB, SETTINGS
 
 ENFORCE = "pod-security.kubernetes.io/enforce"
 FAILED = 1
 SUBMIT = [
     *EVERYTHING_OF_A_JOB,
-    *({**rule, "verbs": ["delete"]} for rule in EVERYTHING_OF_A_JOB[:-1]),
+    *({**part, "verbs": ["delete"]} for part in EVERYTHING_OF_A_JOB[:-1]),
 ]
 """What docs/how-to/kubernetes.md asks for."""
 LOOK_AFTER = [
-    {"apiGroups": ["kubeflow.org"], "resources": ["mpijobs"], "verbs": ["get", "list"]},
-    {"apiGroups": [""], "resources": ["pods/log", "configmaps"], "verbs": ["get"]},
-    {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
+    rule("kubeflow.org", "mpijobs", "get list"),
+    rule("", "pods/log configmaps", "get"),
+    rule("", "events", "list"),
 ]
 
 
@@ -85,8 +85,8 @@ def test_a_missing_right_is_named_as_a_submission_would_find_it(
     use, cluster, doctor, capsys, resource
 ):
     fewer = [
-        {**rule, "resources": [name for name in rule["resources"] if name != resource]}
-        for rule in SUBMIT
+        {**part, "resources": [name for name in part["resources"] if name != resource]}
+        for part in SUBMIT
     ]
     allow(cluster, "few", fewer)
     use(STRANGER)
@@ -102,7 +102,7 @@ def test_a_missing_right_is_named_as_a_submission_would_find_it(
 
 
 def test_missing_rights_of_a_launcher_can_be_those_of_an_account(use, cluster, doctor):
-    allow(cluster, "few", [rule for rule in SUBMIT if "pods" not in rule["resources"]])
+    allow(cluster, "few", [part for part in SUBMIT if "pods" not in part["resources"]])
     use(STRANGER)
     _, levels, text = doctor("rights")
     assert levels[0] == "FAIL"

@@ -174,39 +174,19 @@ def test_status_shows_the_pods_of_a_job_whose_log_cannot_be_read(lab, capsys):
 def test_status_says_why_a_job_waits(lab, capsys):
     lab.submit("launch.np=4")
     lab.add_pods(workers=3)
-    lab.set_pod(
-        "mnist-worker-0",
-        "Pending",
-        conditions=[
-            {
-                "type": "PodScheduled",
-                "status": "False",
-                "reason": "Unschedulable",
-                "message": "0/3 nodes are available: 3 Insufficient cpu.",
-            }
-        ],
-    )
+    reason = {"reason": "Unschedulable", "message": "0/3 nodes are available: 3 Insufficient cpu."}
+    scheduled = {"type": "PodScheduled", "status": "False", **reason}
+    lab.set_pod("mnist-worker-0", "Pending", conditions=[scheduled])
     waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
-    lab.set_pod(
-        "mnist-worker-1",
-        "Pending",
-        containerStatuses=[{"name": "main", "restartCount": 0, "state": {"waiting": waiting}}],
-    )
+    status = {"name": "main", "restartCount": 0, "state": {"waiting": waiting}}
+    lab.set_pod("mnist-worker-1", "Pending", containerStatuses=[status])
     crash = {"reason": "CrashLoopBackOff", "message": "back-off 10s"}
-    ended = {"exitCode": 137, "reason": "OOMKilled"}
     status = {"name": "main", "restartCount": 4, "state": {"waiting": crash}}
-    lab.set_pod(
-        "mnist-worker-2",
-        "Running",
-        containerStatuses=[{**status, "lastState": {"terminated": ended}}],
-    )
+    status["lastState"] = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    lab.set_pod("mnist-worker-2", "Running", containerStatuses=[status])
     for year in (2001, 2101):
-        lab.say(
-            "MPIJob/mnist",
-            "FailedCreate",
-            f"pods is forbidden: exceeded quota: team-{year}",
-            time=f"{year}-01-01T00:00:00Z",
-        )
+        message, time = f"pods is forbidden: exceeded quota: team-{year}", f"{year}-01-01T00:00:00Z"
+        lab.say("MPIJob/mnist", "FailedCreate", message, time=time)
 
     code, printed, _ = edl(capsys, "status", "mnist")
 
@@ -227,11 +207,8 @@ def test_status_says_why_a_job_waits(lab, capsys):
 def test_scale_changes_the_number_of_worker_pods_within_its_bounds(lab, capsys):
     lab.run()
 
-    assert edl(capsys, "scale", "mnist", "--np", "4", "--dry-run") == (
-        0,
-        "job mnist: 2 -> 4 ranks (dry run)\n",
-        "",
-    )
+    dry_run = edl(capsys, "scale", "mnist", "--np", "4", "--dry-run")
+    assert dry_run == (0, "job mnist: 2 -> 4 ranks (dry run)\n", "")
     assert replicas(lab) == 2
     assert edl(capsys, "scale", "mnist", "--np", "4")[:2] == (0, "job mnist: 2 -> 4 ranks\n")
     assert replicas(lab) == 4

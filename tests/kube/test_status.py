@@ -7,7 +7,7 @@ import pytest
 from edl_horovod import Client
 from edl_horovod.cli.main import main
 from edl_horovod.errors import ConfigError, JobFailed, NotEnoughWorkers
-from tests.kube.conftest import allow
+from tests.kube.conftest import allow, rule
 from tests.kube.lab import LAUNCHER, TRAIN, WORKERS
 
 
@@ -433,11 +433,8 @@ def test_a_resume_in_the_midst_is_not_called_stuck(lab, capsys):
 
 def grant(lab, *resources: str, namespace: str = "mpi-operator") -> None:
     """What mpi-operator's account may do; of Jobs its own ClusterRole has `jobs` alone."""
-    others = ["pods", "services", "configmaps", "secrets"]
-    rules = [
-        {"apiGroups": ["batch"], "resources": list(resources), "verbs": ["*"]},
-        {"apiGroups": [""], "resources": others, "verbs": ["*"]},
-    ]
+    others = rule("", "pods services configmaps secrets", "*")
+    rules = [rule("batch", " ".join(resources), "*"), others]
     account = {"kind": "ServiceAccount", "name": "mpi-operator", "namespace": namespace}
     allow(lab.cluster, "mpi-operator", rules, subject=account)
 
@@ -522,11 +519,8 @@ def test_an_operator_whose_account_is_not_known_could_not_be_checked(lab, capsys
 def test_who_may_not_ask_is_told_that_it_could_not_be_checked(lab, stranger, capsys):
     lab.server.set_kubernetes_version("1.35")
     lab.submit()
-    rules = [
-        {"apiGroups": ["kubeflow.org"], "resources": ["mpijobs"], "verbs": ["get", "patch"]},
-        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]},
-    ]
-    allow(lab.cluster, "user", rules)
+    rules = (rule("kubeflow.org", "mpijobs", "get patch"), rule("", "configmaps", "get"))
+    allow(lab.cluster, "user", [*rules])
 
     said = said_by(capsys, "stop", "mnist", "--dry-run")
 
