@@ -90,29 +90,19 @@ class HostsJob(Watched):
         self.first = lab.host()
         self.hosts = [lab.host() for _ in range(num_hosts)]
         self.want(*self.hosts)
-        self.coordinator = self.first.start(
-            sys.executable,
-            "-m",
-            "edl_horovod.coordinator",
-            "--job-dir",
-            self.job_dir,
-            "--address",
-            self.first.address,
-            log=self.logs / "coordinator.log",
-            **VARIABLES,
-        )
+        words = [sys.executable, "-m", "edl_horovod.coordinator", "--job-dir", self.job_dir]
+        words += ["--address", self.first.address]
+        log = self.logs / "coordinator.log"
+        self.coordinator = self.first.start(*words, log=log, **VARIABLES)
         saved = self.job_dir / "coordinator.json"
         self.wait_for(saved.exists, "a coordinator")
         self.address = f"{self.first.address}:{json.loads(saved.read_text())['port']}"
         self.workers = {host: self.start_worker(host) for host in self.hosts}
 
     def start_worker(self, host):
+        words = [sys.executable, "-m", "edl_horovod.worker", "--config", self.config]
         return host.start(
-            sys.executable,
-            "-m",
-            "edl_horovod.worker",
-            "--config",
-            self.config,
+            *words,
             log=self.logs / f"worker-{host.address}.log",
             EDL_COORDINATOR=self.address,
             EDL_SECRET_FILE=str(self.job_dir / "secret"),

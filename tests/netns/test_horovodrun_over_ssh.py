@@ -29,23 +29,12 @@ def test_a_job_over_ssh_survives_a_host_that_vanishes(lab, tmp_path, say):
     lines = "".join(f"echo {host.address}:1\n" for host in workers)
     discovery.write_text(f"#!/bin/sh\n{lines}")
     discovery.chmod(0o755)
+    flags = ["-np", "2", "--min-np", "1", "--max-np", "2", "--network-interfaces", INTERFACE]
+    flags += ["--host-discovery-script", discovery]
     horovodrun = launcher.start(
         locate("horovodrun"),
-        "-np",
-        "2",
-        "--min-np",
-        "1",
-        "--max-np",
-        "2",
-        "--network-interfaces",
-        INTERFACE,
-        "--host-discovery-script",
-        discovery,
-        sys.executable,
-        "-m",
-        "edl_horovod.worker",
-        "--config",
-        config,
+        *flags,
+        *(sys.executable, "-m", "edl_horovod.worker", "--config", config),
         log=job.job_dir / "logs" / "horovodrun",
         **{**VARIABLES, "PATH": f"{tools}:{os.environ['PATH']}"},
     )

@@ -56,6 +56,14 @@ def test_the_ring_follows_the_pods_of_its_job(job, say):
     job.finish()
 
 
+def wait_for_takeover(job):
+    """Wait for another launcher; returns the time at which it took over."""
+    kubelet.wait_until(lambda: "count-launcher-1" in job.nodes.pods, "another launcher", job.nodes)
+    return job.wait_for(
+        lambda: [e for e in job.events("job") if e.event.state == "taken over"], "a takeover", 90
+    )[0].time
+
+
 def test_workers_and_launcher_come_back(job, say):
     job.submit(**{"elastic.max_np": 2})
     job.ring(2)
@@ -70,10 +78,7 @@ def test_workers_and_launcher_come_back(job, say):
 
     # With the address and all processes of the first one.
     job.nodes.kill("count-launcher-0")
-    kubelet.wait_until(lambda: "count-launcher-1" in job.nodes.pods, "another launcher", job.nodes)
-    taken = job.wait_for(
-        lambda: [e for e in job.events("job") if e.event.state == "taken over"], "a takeover", 90
-    )[0].time
+    taken = wait_for_takeover(job)
     steps = [e for e in job.events("step") if killed_at < e.time]
     say(f"the ring of {steps[-1].event.size} trained on without a launcher")
     job.train_on(size=2, since=taken)
@@ -99,10 +104,7 @@ def test_the_ring_outlasts_a_launcher_on_a_lost_node(job, say):
 
     job.nodes.set_out_of_service(lost)
     told_at = time.time()
-    kubelet.wait_until(lambda: "count-launcher-1" in job.nodes.pods, "another launcher", job.nodes)
-    taken = job.wait_for(
-        lambda: [e for e in job.events("job") if e.event.state == "taken over"], "a takeover", 90
-    )[0].time
+    taken = wait_for_takeover(job)
     say(f"another launcher took over {taken - told_at:.1f} s after the node was given up")
     job.train_on(size=2, since=taken)
     for name in ("count-worker-0", "count-worker-1"):

@@ -31,11 +31,16 @@ def can_have_ssh():
         pytest.skip(reason)
 
 
-def test_horovodrun_goes_on_without_a_deleted_pod_and_then_with_the_next(job, say):
-    job.submit(epochs=EPOCHS, **{"kubernetes.style": "horovodrun", "elastic.max_np": 2})
-    # The first ring is formed twice; who is lost meanwhile holds up the others.
+def start_horovodrun(job, **settings):
+    """The first ring is formed twice; who is lost between the two holds up the others."""
+    settings |= {"kubernetes.style": "horovodrun", "elastic.max_np": 2}
+    job.submit(epochs=EPOCHS, **settings)
     job.wait_for(lambda: len(job.events("reset")) > 1, "the second forming", 180)
     job.ring(2)
+
+
+def test_horovodrun_goes_on_without_a_deleted_pod_and_then_with_the_next(job, say):
+    start_horovodrun(job)
 
     lost = job.nodes.container_of("count-worker-1")
     deleted_at = time.time()
@@ -58,10 +63,7 @@ def test_horovodrun_goes_on_without_a_deleted_pod_and_then_with_the_next(job, sa
 
 
 def test_the_last_pods_that_horovodrun_needs_wait_for_nothing(job, say):
-    style = {"kubernetes.style": "horovodrun", "elastic.min_np": 2, "elastic.max_np": 2}
-    job.submit(epochs=EPOCHS, **style)
-    job.wait_for(lambda: len(job.events("reset")) > 1, "the second forming", 180)
-    job.ring(2)
+    start_horovodrun(job, **{"elastic.min_np": 2})
     lost = job.nodes.container_of("count-worker-1")
 
     deleted_at = time.time()
@@ -76,9 +78,7 @@ def test_the_last_pods_that_horovodrun_needs_wait_for_nothing(job, say):
 
 
 def test_horovodrun_takes_a_pod_back_whose_container_was_killed(job, say):
-    job.submit(epochs=EPOCHS, **{"kubernetes.style": "horovodrun", "elastic.max_np": 2})
-    job.wait_for(lambda: len(job.events("reset")) > 1, "the second forming", 180)
-    job.ring(2)
+    start_horovodrun(job)
     uid = job.nodes.pods["count-worker-1"]["metadata"]["uid"]
 
     killed_at = time.time()
