@@ -61,15 +61,6 @@ def write_kubeconfig(
     return path
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _no_authorities():
-    """Trust no authority by default: every client reads those of the machine, for 0.06 s."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SSL_CERT_FILE", os.devnull)
-        patch.setenv("SSL_CERT_DIR", os.devnull)
-        yield
-
-
 @pytest.fixture(scope="session")
 def backend(tmp_path_factory):
     if assets := os.environ.get("KUBEBUILDER_ASSETS"):
