@@ -2,6 +2,7 @@
 
 import os
 import traceback
+import warnings
 
 
 def fork(act):
@@ -16,3 +17,10 @@ def fork(act):
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def quiet_fork():
+    """`os.fork()`: Python 3.12 warns of threads, and those of NumPy know about forks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()

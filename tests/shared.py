@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from multiprocessing.connection import Client, Listener
 
+from tests.forked import quiet_fork
+
 VARIABLE = "EDL_TESTS_SHARED"
 """The address of the process that keeps the servers, for the workers of a run."""
 _PR_SET_PDEATHSIG = 1
@@ -24,7 +26,7 @@ def keeping() -> Iterator[None]:
         tempfile.TemporaryDirectory(prefix="edl-shared-") as folder,
         Listener(address := f"{folder}/socket", "AF_UNIX") as listener,
     ):
-        pid = os.fork()
+        pid = quiet_fork()
         if pid == 0:
             _keep(listener)
         os.environ[VARIABLE] = address

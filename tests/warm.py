@@ -33,6 +33,7 @@ import pytest
 from edl_horovod.supervisor import forks, processes
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.worker.__main__ import import_all
+from tests.forked import quiet_fork
 from tests.frameworks import HALVES, is_there
 from tests.jobs import config_of
 
@@ -50,7 +51,7 @@ class Forker:
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._imported = _imported(os.environ)
-        self.pid = _fork()
+        self.pid = quiet_fork()
         if self.pid == 0:
             self._channel.close()
             _serve(theirs)
@@ -204,13 +205,6 @@ def _imported(environment: Mapping[str, str]) -> list[str]:
     return ["" if value == FROM_REPOSITORY else value for value in values]
 
 
-def _fork() -> int:
-    with warnings.catch_warnings():
-        # Python 3.12 warns of threads in this process; those of NumPy know about forks.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
-
-
 def _serve(channel: socket.socket) -> NoReturn:
     """Fork a program for each request, until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -220,10 +214,10 @@ def _serve(channel: socket.socket) -> NoReturn:
         if not message:
             os._exit(0)
         read, write = os.pipe()
-        if (between := _fork()) == 0:
+        if (between := quiet_fork()) == 0:
             # A grandchild becomes a child of the process that asks, which is a subreaper now.
             middle = os.getpid()
-            if _fork() == 0:
+            if quiet_fork() == 0:
                 while os.getppid() == middle:
                     time.sleep(0.001)
                 _run(json.loads(message), files, write)

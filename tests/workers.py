@@ -11,13 +11,13 @@ import multiprocessing
 import os
 import signal
 import traceback
-import warnings
 from multiprocessing.connection import Connection, wait
 
 import pytest
 from _pytest.runner import pytest_sessionfinish as take_down_fixtures
 
 from tests import shared, warm
+from tests.forked import quiet_fork
 
 
 def pytest_addoption(parser):
@@ -119,10 +119,7 @@ class _Run:
 
     def _fork(self, number):
         ours, theirs = multiprocessing.Pipe()
-        with warnings.catch_warnings():
-            # Python 3.12 warns of threads in this process; those of NumPy know about forks.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
+        pid = quiet_fork()
         if pid == 0:
             ours.close()
             for connection in self._workers:
