@@ -1,5 +1,6 @@
 """The settings of a program in SQL: its database, its folder of models, and settings of jobs."""
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,15 +74,16 @@ class SqlSettings:
     @property
     def model_zoo(self) -> str:
         """The folder of models, or the Git URL of one."""
-        return self._example_job().model_zoo
+        return self._example_job.model_zoo
 
     def _default_zoo(self, values: Mapping[str, Any]) -> str:
         """The zoo of the package; in pods with a prebuilt image, the zoo in that image."""
-        example = self._example_job()
+        example = self._example_job
         kind = values.get("launch.kind", example.launch.kind)
         uses_image = example.image and target.find(kind).is_detached
         return ZOO if uses_image else str(zoo_dir())
 
+    @functools.cached_property
     def _example_job(self) -> JobConfig:
         zoo = {} if self._has_zoo else {"model_zoo": str(zoo_dir())}
         values = {**zoo, **self.values, **_EXAMPLE_SETTINGS}
