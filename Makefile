@@ -42,19 +42,17 @@ unexport PYTHONDONTWRITEBYTECODE
 # Open MPI and the tools of the environment come before those of the machine.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup lock demo test behaviour test-all nightly nightly-fuzz nightly-chaos nightly-versions lint lint-python lint-files unit component kube test-kube golden parallel integration netns \
+.PHONY: help setup lock demo test behaviour test-all nightly nightly-fuzz nightly-chaos nightly-further nightly-versions lint lint-python lint-files unit component kube test-kube golden parallel integration netns \
   images chaos dist docs test-versions bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve gan notebooks proto clean
 
 help:
 	@echo 'make setup          environment in $(VENV), with Horovod built once; FRAMEWORKS=tensorflow,torch'
 	@echo 'make demo           pictures -> records -> training -> evaluation -> predictions; FRAMEWORK=torch'
 	@echo 'make test           lint, and a test of each behaviour, with TensorFlow in 9 to 12 minutes'
-	@echo 'make test ONLY=torch   the tests with that in their names, here those with PyTorch: 3 minutes'
-	@echo 'make test CHANGED=1 the tests of the modules that differ from the branch that this one began at'
+	@echo 'make test ONLY=torch   the tests with that in their names; CHANGED=1: those of what you changed'
 	@echo 'make test-all       the long tests, and as root make netns and make images'
-	@echo 'make test-versions  set-up, demo and tests with each supported Python, or VERSIONS=python3.12'
+	@echo 'make nightly        what takes hours: PART=fuzz, chaos (RUNS=300), further or versions'
 	@echo 'make lint           format, rules, types, imports, words, spelling, YAML, workflows, Dockerfiles'
-	@echo 'make nightly        PART=fuzz, chaos or versions: what takes hours'
 	@echo 'make unit component kube parallel integration netns images   the tests of one folder'
 	@echo 'make test-kube      contract tests against a real API server (KUBEBUILDER_ASSETS)'
 	@echo 'make golden         k8s/ as edl would submit it now'
@@ -158,13 +156,16 @@ test-versions:
 	  version=$$($$python -c 'import sys; print("3.%d" % sys.version_info[1])') && \
 	  $(MAKE) PYTHON=$$python VENV=.venv-$$version DEMO=demo-$$version demo test || exit; done
 
+# Which tests `test-all` runs besides networks and images, as pytest's -m takes it.
+LONG ?= root or long
+
 # The rest, after `make test`: nothing runs in both. What needs root says so and is skipped without it.
 test-all: $(READY)
-	$(SIDE_BY_SIDE) $(TESTS) -m 'root or long' --durations=40 --durations-min=20
+	$(SIDE_BY_SIDE) $(TESTS) -m '$(LONG)' --durations=40 --durations-min=20
 	$(MAKE) netns
 	$(MAKE) images
 
-# What takes hours, over what the tests have a little of: PART=fuzz, PART=chaos or PART=versions.
+# What takes hours, over what the tests have a little of: PART=fuzz, chaos, further or versions.
 FUZZ_SECONDS ?= 3600
 FUZZ_EXAMPLES ?= 20000
 nightly: nightly-$(PART)
@@ -174,6 +175,9 @@ nightly-fuzz: $(READY)
 	EDL_EXAMPLES=$(FUZZ_EXAMPLES) $(SIDE_BY_SIDE) --timeout $(FUZZ_SECONDS) tests/unit tests/component -m hypothesis
 
 nightly-chaos: chaos
+
+nightly-further: $(READY)
+	$(SIDE_BY_SIDE) $(TESTS) -m further
 
 nightly-versions: test-versions
 

@@ -9,12 +9,14 @@ import os
 import re
 import signal
 import sys
+from pathlib import Path
 
 import hypothesis
 import pytest
 
 from tests import databases
 from tests.frameworks import HALVES, is_there
+from tests.integration.which_frameworks import EACH
 from tests.later import evaluate_later, run_later_blocks
 from tests.shared import shared
 
@@ -42,6 +44,15 @@ pytest_plugins = ["tests.workers"]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 FIGURE = "figure"
+RINGS = {
+    "component/frameworks",
+    "component/ring",
+    "component/worker",
+    "parallel",
+    "unit/ring",
+    *(f"integration/{name}" for name in EACH),
+}
+"""Folders and files of what happens to rings."""
 BROUGHT_BY = {
     "h5py": "keras",
     "keras": "keras",
@@ -68,6 +79,21 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", warning)
     # Until all is collected, and imported, there is next to no garbage.
     gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark what CI leaves to the night, so that it ends in time: `further` in pyproject.toml.
+
+    Of long tests CI runs those of rings, and those that say so.
+    """
+    here = Path(__file__).parent
+    for item in items:
+        path = item.path.relative_to(here).with_suffix("")
+        is_of_rings = any(str(place) in RINGS for place in (path, *path.parents))
+        marks = item.iter_markers("long")
+        if not all(mark.kwargs.get("in_ci", is_of_rings) for mark in marks):
+            item.add_marker("further")
 
 
 def pytest_ignore_collect(collection_path, config):

@@ -47,6 +47,7 @@ NOT_RUN: dict[str, str | dict[str, str]] = {
     ),
     "model_zoo/README.md": "tests/integration/test_tables.py has tables of its own.",
     "docs/explanation/architecture.md": SHOWN,
+    "docs/explanation/tests.md": "Continuous integration runs these commands: .ci/readme.py.",
     "docs/explanation/records.md": SHOWN,
     "docs/how-to/autoscale.md": {"edl train ...": OPEN, "at most 1": SHOWN},
     "docs/how-to/chaos.md": "tests/integration/test_chaos.py disturbs jobs of its own.",

@@ -15,7 +15,7 @@ EACH = {
     "test_spares",
     "test_streamed_joins",
 }
-"""What may happen to a ring: CI runs the long ones, too, each for one of the frameworks."""
+"""What may happen to a ring: CI runs it for each framework."""
 EACH_SOON = {
     "test_elastic.test_kill_9_shrinks_the_ring_and_the_slot_comes_back",
     "test_elastic.test_the_hosts_file_grows_and_shrinks_the_ring",
@@ -40,7 +40,7 @@ LONG = {
     "test_stop_in_cluster",
     "test_sweep",
 }
-"""For other frameworks than the first that is set up in `make test-all`, as are the rest of `EACH`.
+"""For other frameworks than the first that is set up in `make test-all` and at night, not in CI.
 
 Most of the way is the same code.
 """
