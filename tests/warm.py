@@ -129,8 +129,12 @@ class _Warmth:
     forker: Forker | None = None
 
 
-def prepare(items: Sequence[pytest.Item]) -> None:
-    """Import what jobs and models of tests need, once for all processes that are forked now."""
+def prepare(items: Sequence[pytest.Item]) -> bool:
+    """Import what jobs and models of tests need, once for all processes that are forked now.
+
+    Returns:
+        Whether some of the tests start jobs, which a forker is for.
+    """
     texts = {item.path: item.path.read_text(encoding="utf-8") for item in items}
     later = [text for text in texts.values() if "if LATER:" in text]
     jobs = [item for item in items if "start" in getattr(item, "fixturenames", ())]
@@ -145,6 +149,7 @@ def prepare(items: Sequence[pytest.Item]) -> None:
             import_all(config_of("train", [f"framework={framework}", *NEEDED]))
             os.environ.clear()
             os.environ.update(before)
+    return bool(jobs)
 
 
 def open_forker() -> None:

@@ -32,14 +32,15 @@ def pytest_runtestloop(session):
     number = min(session.config.option.workers, len(session.items))
     if session.config.option.collectonly or session.testsfailed:
         return None
-    warm.prepare(session.items)
+    has_jobs = warm.prepare(session.items)
     if number == 0:
-        warm.open_forker()
+        if has_jobs:
+            warm.open_forker()
         return None
     # All workers make their tests' folders in the same one.
     session.config._tmp_path_factory.getbasetemp()
     with shared.keeping():
-        _Run(session, number).run()
+        _Run(session, number, has_jobs=has_jobs).run()
     return True
 
 
@@ -88,7 +89,8 @@ class _Worker:
 class _Run:
     """The workers of one run, from the side of the process that collected."""
 
-    def __init__(self, session, number):
+    def __init__(self, session, number, *, has_jobs):
+        self._has_jobs = has_jobs
         self._session, self._config = session, session.config
         self._shares = _Shares(session.items)
         self._workers = dict[Connection, _Worker]()
@@ -124,7 +126,7 @@ class _Run:
             ours.close()
             for connection in self._workers:
                 connection.close()
-            _work(self._session, theirs)
+            _work(self._session, theirs, starts_jobs=self._has_jobs)
         theirs.close()
         self._workers[ours] = _Worker(number, pid)
 
@@ -205,11 +207,12 @@ class _Sender:
         self._connection.send(("report", data))
 
 
-def _work(session, connection):
+def _work(session, connection, *, starts_jobs):
     """Be a worker: run one test after the other, and end the process."""
     code = 1
     try:
-        warm.open_forker()
+        if starts_jobs:
+            warm.open_forker()
         plugins = session.config.pluginmanager
         plugins.unregister(name="terminalreporter")
         plugins.register(_Sender(session.config, connection))
