@@ -94,9 +94,8 @@ def test_what_pip_cannot_install_is_told(builder, zoo, base, registry, index):
 
 
 def test_a_base_image_that_is_nowhere(builder, zoo, registry):
-    with pytest.raises(RegistryError, match=r"nothing:1 .*pulled") as error:
+    with pytest.raises(RegistryError, match=r"nothing:1 .*pulled.*Check the image"):
         push(zoo, f"{registry.address}/nothing:1", registry)
-    assert error.value.hint
 
 
 def test_a_registry_that_is_not_there(builder, zoo, base, registry, nobody):
