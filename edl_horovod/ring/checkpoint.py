@@ -64,7 +64,6 @@ class Checkpoints:
         config: CheckpointConfig,
         must_exist: bool,
         events: EventLog,
-        former_facts: Mapping[str, Any] | None = None,
     ) -> None:
         """Prepare; no file is read or written yet.
 
@@ -76,11 +75,10 @@ class Checkpoints:
             config: When to write, and how many to keep.
             must_exist: Whether it is an error if no checkpoint is usable.
             events: Receives an event for each checkpoint that is written, failed or damaged.
-            former_facts: The same facts as earlier versions wrote them, if there is a difference.
         """
         self._folder = folder
         self._variables = dict(variables)
-        self._facts, self._former_facts = dict(facts), former_facts
+        self._facts = dict(facts)
         self._config = config
         self._must_exist = must_exist
         self._events = events
@@ -226,14 +224,10 @@ class Checkpoints:
         return counters | _epoch_counters(counters.get("calls"))
 
     def _require_same_facts(self, path: Path, saved: Mapping[str, Any]) -> None:
-        facts = self._facts
-        former = self._former_facts
-        if former is not None and not (facts.keys() - former.keys()) & saved.keys():
-            facts = dict(former)  # It lacks what only newer versions write.
-        keys = sorted({*saved, *facts})
-        other = [key for key in keys if saved.get(key) != facts.get(key)]
+        keys = sorted({*saved, *self._facts})
+        other = [key for key in keys if saved.get(key) != self._facts.get(key)]
         if other:
-            now = ", ".join(f"{key}={facts.get(key)!r}" for key in other)
+            now = ", ".join(f"{key}={self._facts.get(key)!r}" for key in other)
             before = ", ".join(repr(saved.get(key)) for key in other)
             raise ConfigError(
                 f"The checkpoint {path} belongs to a training with another {' and '.join(other)},"

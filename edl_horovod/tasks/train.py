@@ -213,15 +213,13 @@ class TrainWork(Work):
         # They may be streamed, although no step keeps a newcomer's part of them current: they
         # change only at evaluations, when all ranks have the state.
         groups += [StateGroup((f"{OPTIONAL}{name}",)) for name in validation.best_weights]
-        facts = {**plan.facts(), **_facts(config, training)}
         self._checkpoints = Checkpoints(
             JobDir.of(config).checkpoints,
             variables,
-            facts=facts,
+            facts={**plan.facts(), **_facts(config, training)},
             config=config.checkpoint,
             must_exist=config.resume == "must",
             events=events,
-            former_facts=_former_facts(facts, plan),
         )
         self._counters = TrainCounters()
         self._progress = TrainingProgress(
@@ -600,9 +598,6 @@ _FACTS_OF_PARTY = tuple(
     f"federated.{key}" for key in ("party", "weighting", "fraction", "proximal_mu")
 )
 
-_UNIT = "unit of train.batch_size"
-"""Not a setting: in a party's checkpoints without it, train.batch_size is that of a round."""
-
 
 def _facts(config: JobConfig, training: str) -> dict[str, Any]:
     """The settings, apart from those of the data, that a resumed training must keep."""
@@ -616,7 +611,7 @@ def _facts(config: JobConfig, training: str) -> dict[str, Any]:
     if config.federated.rounds:
         rounds = {f"federated.{key}": value for key, value in vars(config.federated).items()}
         facts |= {key: rounds[key] for key in _FACTS_OF_PARTY}
-        facts |= {"train.batch_size": config.train.batch_size, _UNIT: "local step"}
+        facts["train.batch_size"] = config.train.batch_size  # The plan has that of a round.
         if config.federated.local_variables:
             facts["federated.local_variables"] = config.federated.local_variables
         if clip := config.federated.privacy.clip:
@@ -625,15 +620,6 @@ def _facts(config: JobConfig, training: str) -> dict[str, Any]:
         # The model with the most rounds goes to all parties, so it must be of their training.
         facts["--party-token"] = training
     return facts
-
-
-def _former_facts(facts: Mapping[str, Any], plan: DataPlan) -> dict[str, Any] | None:
-    """The same facts as earlier versions wrote them; None if there is no difference."""
-    if _UNIT not in facts:
-        return None
-    former = {**facts, "train.batch_size": plan.facts()["train.batch_size"]}
-    del former[_UNIT]
-    return former
 
 
 def _max_steps(config: JobConfig, callbacks: EpochCallbacks | _NoCallbacks) -> int | None:
