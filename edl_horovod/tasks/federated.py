@@ -190,15 +190,7 @@ class Party:
         """The weight of a party in the mean."""
         return num_examples if self._config.weighting == "examples" else float(num_examples > 0)
 
-    def check(
-        self,
-        number: int,
-        changes: Values,
-        *,
-        unbounded: Collection[str],
-        weight: float,
-        is_finite: bool,
-    ) -> None:
+    def check(self, number: int, changes: Values, *, weight: float, is_finite: bool) -> None:
         """Refuse to send values that are not finite, or beyond the range of secure sums.
 
         Raises:
@@ -207,10 +199,9 @@ class Party:
         bad = [name for name, change in changes.items() if not np.isfinite(change).all()]
         if is_finite and not bad:
             if self.secure_sums is not None and weight:
-                bounded = {name: it for name, it in changes.items() if name not in unbounded}
-                self._check_range(number, bounded, weight, self.secure_sums.value_range)
+                self._check_range(number, changes, weight, self.secure_sums.value_range)
             return
-        values = f"the change of {bad[0]}" if bad else "a loss or a gradient"
+        values = f"the change of {bad[0]}" if bad else "a loss, a gradient or a learning rate"
         raise PartyError(
             f"In round {number + 1}, {values} of party {self.name!r} is not finite, so it takes no"
             " further part.",

@@ -274,23 +274,14 @@ class Participation(Protocol):
     def weight(self, num_examples: float) -> float:
         """The weight of a replica with these examples in the mean."""
 
-    def check(
-        self,
-        number: int,
-        changes: Values,
-        *,
-        unbounded: Collection[str],
-        weight: float,
-        is_finite: bool,
-    ) -> None:
+    def check(self, number: int, changes: Values, *, weight: float, is_finite: bool) -> None:
         """Look at what a replica has computed, before it is sent.
 
         Args:
             number: The round.
-            changes: The changes of its variables: times its weight, except for integers.
-            unbounded: The names of those that secure sums send whatever their size.
+            changes: The changes of the model's variables: times its weight, except for integers.
             weight: Its weight in the mean.
-            is_finite: Whether its losses and gradients are.
+            is_finite: Whether its losses, gradients and other variables are.
 
         Raises:
             EdlError: It must not be sent.
@@ -338,15 +329,7 @@ class VirtualReplicas:
         """The examples."""
         return num_examples
 
-    def check(
-        self,
-        number: int,
-        changes: Values,
-        *,
-        unbounded: Collection[str],
-        weight: float,
-        is_finite: bool,
-    ) -> None:
+    def check(self, number: int, changes: Values, *, weight: float, is_finite: bool) -> None:
         """Do nothing: all ranks see in the sum what is not finite."""
 
 
@@ -673,13 +656,10 @@ class LocalRounds:
             if name not in self._unsummed:
                 change = _change(_widened(value), _widened(self._cut(start[name], fragment)))
                 changes[name] = change if _counts(value) else change * change.dtype.type(weight)
-        self._participation.check(
-            number,
-            changes,
-            unbounded=self._exact,
-            weight=weight,
-            is_finite=not numbers[_BAD],
-        )
+        of_model = {name: change for name, change in changes.items() if name not in self._exact}
+        others = [changes[name] for name in changes.keys() & self._exact]
+        is_finite = not numbers[_BAD] and all(np.isfinite(change).all() for change in others)
+        self._participation.check(number, of_model, weight=weight, is_finite=is_finite)
         return _Part(changes, {name: after[name] for name in self._kept}, numbers)
 
     def _cut(self, values: NDArray[Any], fragment: int) -> NDArray[Any]:
