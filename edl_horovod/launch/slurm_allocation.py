@@ -30,7 +30,7 @@ from edl_horovod.job.events import EventLog, Recorded
 from edl_horovod.launch.slurm import ask_slurm
 from edl_horovod.models.framework_name import with_framework
 from edl_horovod.supervisor.plan import Command, LaunchPlan, thread_variables
-from edl_horovod.supervisor.processes import Child
+from edl_horovod.supervisor.processes import Child, seconds_to_retry
 from edl_horovod.supervisor.programs import end_requested, run_program
 from edl_horovod.supervisor.run import run_plan
 from edl_horovod.supervisor.slots import Slots
@@ -134,11 +134,12 @@ def plan_in_allocation(config: JobConfig, nodes: Sequence[str], first: str) -> L
 class _Step:
     """The step of Slurm on one node."""
 
-    child: Child
-    started_at: float
+    child: Child | None = None
+    started_at: float = 0.0
     num_ends: int = 0
     """Number of ends in a row that came soon after the start."""
-    restart_at: float | None = None
+    start_at: float | None = 0.0
+    """When to start the next process, by `time.monotonic`; None while one runs."""
 
 
 def keep_steps(config: JobConfig) -> None:
@@ -153,14 +154,15 @@ def keep_steps(config: JobConfig) -> None:
             if time.monotonic() - asked_at > ASK_SECONDS:
                 nodes, asked_at = _drop_lost(job_dir, number, nodes), time.monotonic()
             for node in [node for node in steps if node not in nodes]:
-                steps.pop(node).child.close()
+                if (child := steps.pop(node).child) is not None:
+                    child.close()
             if (ring := saved.load(job_dir.coordinator_state)) is not None:
                 for node in nodes:
                     command = _step_command(config, node, f"{ring.address}:{ring.port}")
-                    _keep(steps, node, command, job_dir)
+                    _keep(steps.setdefault(node, _Step()), node, command, job_dir)
             time.sleep(POLL_SECONDS)
     finally:
-        children = [step.child for step in steps.values()]
+        children = [step.child for step in steps.values() if step.child is not None]
         if any(child.exit_code is None for child in children):
             with suppress(ClusterError):
                 # All processes of all steps get it; srun would kill its step.
@@ -185,28 +187,26 @@ def _drop_lost(job_dir: JobDir, number: str, nodes: tuple[str, ...]) -> tuple[st
     return tuple(node for node in nodes if node in left)
 
 
-def _keep(steps: dict[str, _Step], node: str, command: Command, job_dir: JobDir) -> None:
+def _keep(step: _Step, node: str, command: Command, job_dir: JobDir) -> None:
     """Start the step of a node, again where it has ended; longer and longer waits lie between."""
-    step, now = steps.get(node), time.monotonic()
-    path = job_dir.logs / f"{node}.log"
-    if step is None or (step.restart_at is not None and now >= step.restart_at):
-        num_ends = 0
-        if step is not None:
+    now = time.monotonic()
+    if step.start_at is not None and now >= step.start_at:
+        if step.child is not None:
             step.child.close()
-            num_ends = step.num_ends
         try:
-            steps[node] = _Step(Child(command, path), now, num_ends)
-        except OSError as error:  # The others go on, and this is tried again.
-            log.warning("the step on %s cannot be started: %s", node, error)
-            time.sleep(1.0)
-    elif step.restart_at is None and step.child.exit_code is not None:
+            step.child = Child(command, job_dir.logs / f"{node}.log")
+        except OSError as error:
+            step.start_at = now + seconds_to_retry(f"the step on {node}", error)
+        else:
+            step.started_at, step.start_at = now, None
+    elif step.start_at is None and step.child is not None and step.child.exit_code is not None:
         if now - step.started_at > MAX_BACKOFF_SECONDS:
             step.num_ends = 0
         # Bounded before it is a number, because 2 to the power of 1024 is none.
         wait = min(2.0 ** min(step.num_ends, 10), MAX_BACKOFF_SECONDS)
         code = step.child.exit_code
         log.warning("the step on %s ended with %s; it is restarted in %.0f s", node, code, wait)
-        step.num_ends, step.restart_at = step.num_ends + 1, now + wait
+        step.num_ends, step.start_at = step.num_ends + 1, now + wait
 
 
 def _step_command(config: JobConfig, node: str, coordinator: str) -> Command:

@@ -24,8 +24,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 HOPELESS_RESTARTS = 8
 """Ends of one child within QUICK_SECONDS after which it is given up."""
 QUICK_SECONDS = 30.0
-RETRY_SECONDS = 5.0
-"""Before a child is tried again that could not be started."""
+_RETRY_SECONDS = 5.0
 _OF_ENVIRONMENT = re.compile(
     r"^(?:ImportError|OSError)\b.*"
     r"(?:shared object|undefined symbol|GLIBC|\[Errno (?:23|24|28)\])"
@@ -258,6 +257,15 @@ def signals_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def seconds_to_retry(process: str, error: OSError) -> float:
+    """Tell that a process could not be started, and return when to try it again.
+
+    For lack of memory or of process ids, for instance: the others, which train, go on.
+    """
+    log.warning("%s cannot be started (%s); trying again in %.0f s", process, error, _RETRY_SECONDS)
+    return _RETRY_SECONDS
+
+
 class RestartingChild:
     """A child that is restarted when it ends, until the job is over."""
 
@@ -289,10 +297,8 @@ class RestartingChild:
             return
         try:
             self.child = Child(self._command, self._log)
-        except OSError as error:  # Too little memory, for instance; ranks that train go on.
-            self._restart_at = time.monotonic() + RETRY_SECONDS
-            text = "the %s cannot be started (%s); it is tried again in %.0f s"
-            log.warning(text, self._name, error, RETRY_SECONDS)
+        except OSError as error:
+            self._restart_at = time.monotonic() + seconds_to_retry(f"the {self._name}", error)
 
     def _count_end(self, child: Child) -> None:
         """Count one end, and wait a little before the restart: its port may still be taken.

@@ -255,9 +255,7 @@ class Slots:
         """
         if all(child.exit_code is not None for child in self.children):
             raise JobFailed(f"{process} cannot be started: {error}.") from error
-        self._no_start_before = time.monotonic() + processes.RETRY_SECONDS
-        text = "%s cannot be started (%s); it is tried again in %.0f s"
-        log.warning(text, process, error, processes.RETRY_SECONDS)
+        self._no_start_before = time.monotonic() + processes.seconds_to_retry(process, error)
         return False
 
     def _start(self, number: int) -> Child | None:
