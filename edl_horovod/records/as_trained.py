@@ -4,7 +4,7 @@ A model receives both as integers, which show neither the unit of a date nor the
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -62,8 +62,10 @@ class _Converted(RecordSource):
     def __init__(self, source: RecordSource, layout: Layout, data: str) -> None:
         assert source.layout is not None
         self._source = source
-        self._data = data
-        self._pairs = list(zip(source.layout.columns, layout.columns, strict=True))
+        self._converters = [
+            _converter(read_as, trained, data)
+            for read_as, trained in zip(source.layout.columns, layout.columns, strict=True)
+        ]
         self.layout = layout
         self.block_starts = source.block_starts
         self.block_counts = source.block_counts
@@ -73,8 +75,8 @@ class _Converted(RecordSource):
         """Return the records with these ids, converted."""
         source_values: list[Any] = self._source.read(ids)
         return [
-            values if read_as == trained else _converted(values, read_as, trained, self._data)
-            for values, (read_as, trained) in zip(source_values, self._pairs, strict=True)
+            values if convert is None else convert(values)
+            for values, convert in zip(source_values, self._converters, strict=True)
         ]
 
     def record_bytes(self) -> float:
@@ -119,16 +121,27 @@ def _require_known(column: Column, trained: Column, data: str) -> None:
         )
 
 
-def _converted(values: Values, read_as: Column, trained: Column, data: str) -> Values:
+def _converter(read_as: Column, trained: Column, data: str) -> Callable[[Values], Values] | None:
+    """What converts the values of a column; None if they stay as they are."""
+    if read_as == trained:
+        return None
     if read_as.classes:
-        assert isinstance(values, np.ndarray)
         numbers = {name: number for number, name in enumerate(trained.classes)}
-        renumbered = np.array([numbers.get(name, -1) for name in read_as.classes], values.dtype)
-        return np.take(renumbered, values.astype(np.int64))
-    if isinstance(values, Ragged):
-        assert isinstance(values.values, np.ndarray)
-        return Ragged(_in_unit(values.values, read_as, trained, data), values.ends)
-    return _in_unit(values, read_as, trained, data)
+        renumbered = np.array([numbers.get(name, -1) for name in read_as.classes], trained.dtype)
+
+        def renumber(values: Values) -> Values:
+            assert isinstance(values, np.ndarray)
+            return np.take(renumbered, values.astype(np.int64))
+
+        return renumber
+
+    def convert(values: Values) -> Values:
+        if isinstance(values, Ragged):
+            assert isinstance(values.values, np.ndarray)
+            return Ragged(_in_unit(values.values, read_as, trained, data), values.ends)
+        return _in_unit(values, read_as, trained, data)
+
+    return convert
 
 
 def _in_unit(values: NDArray[Any], read_as: Column, trained: Column, data: str) -> NDArray[Any]:

@@ -191,9 +191,14 @@ def test_classes_of_pictures_keep_the_numbers_of_the_training(start, tmp_path):
     assert (loss_of("cat") + loss_of("dog")) / 2 == pytest.approx(whole, rel=1e-4)
 
     (data / "dog").rename(data / "wolf")
-    refused = start("evaluate", f"trained_model={model}", f"data={data}")
-    assert refused.end() == DataError.exit_code, refused.describe()
-    assert "wolf" in refused.printed
+    other = ("model_def=formats.FormatSpec", f"data={data / 'cat'}", f"output={tmp_path}/other")
+    for words in (
+        ("evaluate", f"trained_model={model}", f"data={data}"),
+        ("train", *COMMON, *other, f"validation_data={data}"),
+    ):
+        refused = start(*words)
+        assert refused.end() == DataError.exit_code, refused.describe()
+        assert "wolf" in refused.printed
     predictions = tmp_path / "predictions.recordio"
     start("predict", f"trained_model={model}", f"data={data}", f"output={predictions}").succeed()
     with Reader.open(str(predictions)) as reader:
