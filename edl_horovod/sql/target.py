@@ -61,6 +61,8 @@ _RELATION_QUERIES = {
 
 SQLAlchemy's inspector leaves temporary ones out, and does not notice `SET search_path` and `USE`.
 """
+_NO_TABLE_OF_MYSQL = (1046, 1049, 1142, 1146)
+"""MySQL's errors for a table, its database or the right to see it that is not there."""
 _TEMPORARY_SCHEMAS = {"sqlite": "temp", "postgres": r"pg_temp(_\d+)?"}
 """Patterns of the names of schemas with temporary tables."""
 
@@ -327,7 +329,9 @@ def _is_temporary_in_mysql(engine: Engine, connection: sa.Connection, table: Tab
     """Whether a name is that of a temporary table, which no list of MySQL contains."""
     try:
         rows = engine.run_text(connection, f"SHOW CREATE TABLE {quoted_table(engine, table)}")
-    except sa.exc.DBAPIError:  # There is no such table.
+    except sa.exc.DBAPIError as error:
+        if error.orig is None or error.orig.args[0] not in _NO_TABLE_OF_MYSQL:
+            raise
         return False
     return str(rows.scalars(1).one()).startswith("CREATE TEMPORARY")
 
