@@ -481,6 +481,7 @@ def test_a_private_party_alone_learns_digits(start, tmp_path):
         "federated=private",
     ).succeed()
     accuracies = [e.event.metrics["accuracy"] for e in job.events("evaluation")]
-    # The noise is another one each time, and so is the accuracy; a guess would have 0.1.
-    assert max(accuracies[-3:]) > 0.7, accuracies
+    # The noise is another one each time: 16 runs gave 0.820 with a standard deviation of 0.014, of
+    # which this is five below.
+    assert max(accuracies[-3:]) > 0.75, accuracies
     assert accounts_of(job)[-1].epsilon == pytest.approx(4.98, abs=0.01)
