@@ -291,8 +291,8 @@ def _warn_of_settings(callback: Any, saved: Mapping[str, Any]) -> None:
         now = _python_value(vars(callback).get(name, value))
         if name.lstrip("_") in settings and _is_plain(now) and now != value:
             log.warning(
-                "%s of %s stays %r, as in the training so far, although create_callbacks gives %r;"
-                " another job_dir begins anew",
+                "%s of %s stays %r, as in the training so far, although create_callbacks gives %r."
+                " To use the new value, start a new training in another job_dir.",
                 name,
                 type(callback).__name__,
                 value,
