@@ -275,11 +275,14 @@ def test_a_ring_that_broke_is_traced_where_it_broke(trace):
     assert later.phase == "waiting for a place"
 
 
-MOST_SECONDS = 0.001 * 0.012
-"""A thousandth of a step of 12 ms."""
+def add_700_numbers():
+    """Takes some 16 us, a thousandth of a step of 16 ms, and longer on a machine that is slower."""
+    total = 0
+    for number in range(700):
+        total += number
 
 
-def test_the_account_and_the_trace_of_a_step_cost_a_thousandth_of_it(trace):
+def test_the_account_and_the_trace_of_a_step_cost_less_than_adding_700_numbers(trace):
     activity, _ = trace
 
     def step():
@@ -296,8 +299,10 @@ def test_the_account_and_the_trace_of_a_step_cost_a_thousandth_of_it(trace):
 
     activity.begin("works", "between two steps", "between")
     # The least of many: other processes take the processor, too.
-    seconds = min(timeit.repeat(step, number=100, repeat=200)) / 100
-    assert seconds < MOST_SECONDS
+    seconds, most_seconds = (
+        min(timeit.repeat(function, number=100, repeat=200)) for function in (step, add_700_numbers)
+    )
+    assert seconds < most_seconds
 
 
 def test_the_account_of_a_process_is_written_with_its_end(tmp_path):
