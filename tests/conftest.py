@@ -90,6 +90,10 @@ def pytest_collection_modifyitems(items):
     here = Path(__file__).parent
     for item in items:
         path = item.path.relative_to(here).with_suffix("")
+        if (
+            "both" in path.parts
+        ):  # They all need PyTorch, so `make test ONLY=torch` is to find them.
+            item.extra_keyword_matches.add("torch")
         is_of_rings = any(str(place) in RINGS for place in (path, *path.parents))
         marks = item.iter_markers("long")
         if not all(mark.kwargs.get("in_ci", is_of_rings) for mark in marks):
