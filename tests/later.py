@@ -7,7 +7,7 @@ needs them is written `later("torch.bfloat16")`.
 
 import ast
 import functools
-import sys
+import importlib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,10 +34,12 @@ def run_later_blocks(module: ModuleType) -> None:
     if "import LATER" not in source and ".test_" not in source:
         return
     for statement in ast.parse(source).body:
+        is_later = isinstance(statement, ast.If) and ast.unparse(statement.test) == "LATER"
         # What it imports from another file of tests may need the blocks of that one.
-        if isinstance(statement, ast.ImportFrom) and ".test_" in str(statement.module):
-            run_later_blocks(sys.modules[str(statement.module)])
-        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "LATER":
+        for part in statement.body if is_later else [statement]:
+            if isinstance(part, ast.ImportFrom) and ".test_" in str(part.module):
+                run_later_blocks(importlib.import_module(str(part.module)))
+        if is_later:
             exec(compile(ast.Module(statement.body, []), path, "exec"), vars(module))
 
 
