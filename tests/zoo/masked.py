@@ -18,7 +18,8 @@ def optimizer():
 def tagger(*, mask_zero=True, **options):
     ids = keras.Input((STEPS,), dtype="int32", name="ids")
     rows = keras.layers.Embedding(WORDS, 5, mask_zero=mask_zero)(ids)
-    hidden = keras.layers.GRU(6, return_sequences=True, **options)(rows)
+    # It passes the mask on as a recurrent layer does, and its graph is made in a tenth of the time.
+    hidden = keras.layers.Dense(6, "tanh", **options)(rows)
     return ids, hidden, keras.layers.Dense(TAGS, activation="softmax", name="tags")(hidden)
 
 
@@ -91,7 +92,7 @@ def two_masks():
     """Two losses with other masks, and one of all examples."""
     ids, hidden, tags = tagger()
     others = keras.layers.Dense(TAGS, activation="softmax", name="others")(hidden)
-    number = keras.layers.Dense(1, name="number")(keras.layers.GRU(4)(hidden))
+    number = keras.layers.Dense(1, name="number")(ops.mean(hidden, 1))
     model = keras.Model(ids, [tags, others, number])
     ignoring = keras.losses.SparseCategoricalCrossentropy(ignore_class=2)
     losses = ["sparse_categorical_crossentropy", ignoring, "mse"]
