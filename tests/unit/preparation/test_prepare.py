@@ -25,6 +25,7 @@ from edl_horovod.preparation.job import run_with
 from edl_horovod.records.index_store import SMALL_BYTES
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import read_chunks
+from tests.unit.records.record_files import keeping_times, read
 
 FUNCTION = """
 from pathlib import Path
@@ -116,11 +117,6 @@ def interrupt(prepare, num_groups=3, **settings):
         prepare(files_per_group=4, fail_after=num_groups, error=JobFailed("x"), **settings)
 
 
-def records_of(folder: Path) -> list[bytes]:
-    with Reader.open(f"{folder}/*.recordio") as reader:
-        return list(reader)
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -135,13 +131,12 @@ def test_every_file_of_a_folder_gives_its_record(prepare, tmp_path):
     assert sorted(os.listdir(tmp_path / "out")) == [marker.NAME, *names]
     assert sorted(os.listdir(tmp_path)) == ["in", "out", "zoo"]
     assert (result.num_files, result.num_records, result.num_empty) == (30, 30, 0)
-    assert sorted(records_of(tmp_path / "out")) == ALL
+    assert sorted(read(tmp_path / "out")) == ALL
 
 
 def test_each_shard_holds_every_class(prepare):
     for file in prepare(records_per_shard=15).files:
-        with Reader.open(file) as reader:
-            assert {record[:1] for record in reader} == {b"a", b"b", b"c"}
+        assert {record[:1] for record in read(file)} == {b"a", b"b", b"c"}
 
 
 def test_an_index_lies_beside_large_output_and_spares_a_job_the_scan(prepare, inputs, tmp_path):
@@ -151,14 +146,12 @@ def test_an_index_lies_beside_large_output_and_spares_a_job_the_scan(prepare, in
         files = prepare(codec="none", overwrite=overwrite).files
     (index,) = {path.name for path in (tmp_path / "out").glob(".*")} - {marker.NAME}
     assert index in marker.read(tmp_path / "out" / marker.NAME)["holds"]
-    states = {file: os.stat(file) for file in files}
-    assert sum(state.st_size for state in states.values()) > SMALL_BYTES
-    for file, state in states.items():
-        with open(file, "r+b") as stream:
+    assert sum(map(os.path.getsize, files)) > SMALL_BYTES
+    for file in files:
+        with keeping_times(Path(file)), open(file, "r+b") as stream:
             for chunk in read_chunks(file).chunks[1:-1]:
                 stream.seek(chunk.offset)
                 stream.write(bytes(chunk.header_bytes))  # A scan would refuse it.
-        os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
     with Reader.open(str(tmp_path / "out")) as reader:
         assert len(reader) == 30
     os.utime(files[0])
@@ -168,7 +161,7 @@ def test_an_index_lies_beside_large_output_and_spares_a_job_the_scan(prepare, in
 
 def test_without_shuffle_the_order_is_that_of_the_names(prepare, tmp_path):
     prepare(shuffle=False, records_per_shard=7)
-    assert records_of(tmp_path / "out") == ALL
+    assert read(tmp_path / "out") == ALL
 
 
 def test_a_file_may_give_several_records_or_none(prepare, inputs, tmp_path):
@@ -178,7 +171,7 @@ def test_a_file_may_give_several_records_or_none(prepare, inputs, tmp_path):
     result = prepare()
     assert (result.num_files, result.num_records, result.num_empty) == (30, 3, 29)
     name = f"{inputs}/a/0.txt"
-    assert records_of(tmp_path / "out") == [f"{name}:{part}".encode() for part in range(3)]
+    assert read(tmp_path / "out") == [f"{name}:{part}".encode() for part in range(3)]
 
 
 def test_progress_counts_files_and_records(prepare, inputs):
@@ -202,9 +195,7 @@ def test_bad_files_end_the_run_and_are_named(prepare, inputs, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["in", "out.bad_files.jsonl", "zoo"]
 
 
-def test_a_file_that_ends_the_run_is_reported_once_and_a_skipped_one_is_logged(
-    prepare, inputs, caplog
-):
+def test_a_bad_file_is_reported_once_and_a_skipped_one_is_logged(prepare, inputs, caplog):
     (inputs / "a" / "0.txt").write_text("bad")
     with pytest.raises(DataError, match="an image"):
         prepare()
@@ -220,7 +211,7 @@ def test_a_released_function_is_given_the_open_file_and_its_name(prepare, inputs
     )
     prepare(shuffle=False, data=f"{inputs}/a")
     expected = [f"{number}.txt {number}".encode() for number in range(10)]
-    assert records_of(tmp_path / "out") == expected
+    assert read(tmp_path / "out") == expected
 
 
 def test_bad_files_are_skipped_and_listed(prepare, inputs, tmp_path):
@@ -262,7 +253,7 @@ def test_finished_groups_are_reused_after_a_bad_file_was_repaired(prepare, input
     (inputs / "a" / "0.txt").write_text("mended and longer")
     prepare(shuffle=False, files_per_group=5, data=f"{inputs}/b,{inputs}/a")
     assert prepare.groups == [2, 3]
-    assert records_of(tmp_path / "out")[10] == b"a/mended and longer"
+    assert read(tmp_path / "out")[10] == b"a/mended and longer"
     assert sorted(os.listdir(tmp_path)) == ["in", "out", "zoo"]
 
 
@@ -308,31 +299,28 @@ def test_a_group_whose_line_was_cut_short_or_whose_shard_is_gone_is_done_again(p
 
 
 @pytest.mark.parametrize(
-    ("change", "detail"),
+    ("texts", "settings", "detail"),
     [
-        ({"records_per_shard": 3}, "records_per_shard .*4096 .*3"),
-        ({"codec": "gzip"}, "codec .*'snappy' .*'gzip'"),
-        ({"source": "other code"}, "model code"),
-        ({"new_file": True}, "30 input .* 31"),
-        ({"changed_file": True}, "4 input .* group 0 "),
+        ({}, {"records_per_shard": 3}, "records_per_shard .*4096 .*3"),
+        ({}, {"codec": "gzip"}, "codec .*'snappy' .*'gzip'"),
+        ({}, {"source": "other code"}, "model code"),
+        ({"d.txt": "new"}, {}, "30 input .* 31"),
+        ({f"a/{number}.txt": "other" for number in range(10)}, {}, "4 input .* group 0 "),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=["records_per_shard", "codec", "source", "new_file", "changed_file"],
 )
-def test_an_earlier_run_that_does_not_match_is_replaced_only_on_request(
-    prepare, inputs, tmp_path, change, detail
+def test_another_earlier_run_is_replaced_only_on_request(
+    prepare, inputs, tmp_path, texts, settings, detail
 ):
     interrupt(prepare, 7)
-    if change.pop("new_file", False):
-        (inputs / "d.txt").write_text("new")
-    if change.pop("changed_file", False):
-        for file in inputs.glob("a/*"):
-            file.write_text("other")
+    for name, text in texts.items():
+        (inputs / name).write_text(text)
     before = contents(tmp_path / "out.partial" / "shards")
     with pytest.raises(OutputError, match=detail) as caught:
-        prepare(files_per_group=4, **change)
+        prepare(files_per_group=4, **settings)
     assert "overwrite=true" in str(caught.value)
     assert contents(tmp_path / "out.partial" / "shards") == before
-    prepare(files_per_group=4, overwrite=True, **change)
+    prepare(files_per_group=4, overwrite=True, **settings)
     assert prepare.groups[0] == 0
 
 
@@ -438,8 +426,7 @@ def test_there_are_as_many_files_as_the_data_needs(prepare, inputs, tmp_path):
     result = prepare(shuffle=False)
     assert len(prepare.groups) > 5
     assert [os.path.basename(file) for file in result.files] == ["part-00000-00000.recordio"]
-    with Reader.open(str(tmp_path / "out")) as reader:
-        assert len(reader) == 230
+    assert len(read(tmp_path / "out")) == 230
 
     result = prepare(shuffle=False, records_per_shard=100, output=str(tmp_path / "more"))
     assert len(result.files) == 3
@@ -465,16 +452,14 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(prepare, config, 
     assert contents(tmp_path / "out.partial" / "shards") == before
 
 
-def test_a_list_may_name_files_that_are_not_there_only_if_they_may_be_skipped(
-    prepare, inputs, tmp_path
-):
+def test_a_list_may_name_missing_files_only_if_they_may_be_skipped(prepare, inputs, tmp_path):
     list_file = tmp_path / "list.txt"
     list_file.write_text(f"{inputs}/a/1.txt\n\n{inputs}/gone.txt\n{inputs}/a/2.txt\n")
     with pytest.raises(DataError, match=r"1 of 3 .*gone\.txt"):
         prepare(data=f"@{list_file}")
     result = prepare(data=f"@{list_file}", bad_files="skip", shuffle=False)
     assert (result.num_records, result.num_bad) == (2, 1)
-    assert records_of(tmp_path / "out") == [b"a/1", b"a/2"]
+    assert read(tmp_path / "out") == [b"a/1", b"a/2"]
 
 
 def test_the_model_code_may_be_one_file_or_in_git(prepare, tmp_path, monkeypatch):

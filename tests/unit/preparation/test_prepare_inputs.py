@@ -120,8 +120,6 @@ def test_groups_cover_every_file_once_and_keep_their_bounds(sizes, **bounds):
         *((100, 10 << 20, 34), (1000, 1 << 30, 1000)),
     ],
 )
-def test_groups_are_about_a_shard_or_as_many_as_keep_a_machine_busy(
-    num_files, file_bytes, num_groups
-):
+def test_groups_are_about_a_shard_or_keep_a_machine_busy(num_files, file_bytes, num_groups):
     bounds = {"files_per_group": 0, "records_per_shard": 4096, "bytes_per_shard": 256 << 20}
     assert len(cut([file_bytes] * num_files, **bounds)) == num_groups

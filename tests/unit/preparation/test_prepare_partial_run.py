@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from edl_horovod.preparation.groups import Shard
 from edl_horovod.preparation.partial_run import combine, merge
 from edl_horovod.records.chunks import Codec
-from edl_horovod.records.reader import Reader
-from edl_horovod.records.sources.recordio import Writer
+from tests.unit.records.record_files import read, write
 
 
 @given(
@@ -40,17 +39,12 @@ def test_a_merged_file_has_the_records_of_all_and_the_shards_stay(tmp_path):
     (tmp_path / "from").mkdir()
     (tmp_path / "to").mkdir()
     for number, codec in enumerate(Codec):
-        name = f"part-{number}.recordio"
-        with Writer(tmp_path / "from" / name, codec=codec, chunk_bytes=100) as writer:
-            for record in range(50):
-                expected.append(b"%d of %d" % (record, number))
-                writer.write(expected[-1])
+        name, records = f"part-{number}.recordio", [b"%d of %d" % (n, number) for n in range(50)]
+        write(tmp_path / "from" / name, records, codec=codec, chunk_bytes=100)
+        expected += records
         shards.append(Shard(name=name, num_records=50, num_bytes=0))
 
     names = merge([shards[:2], shards[2:]], tmp_path / "from", tmp_path / "to")
 
     assert names == ["part-0.recordio", "part-2.recordio"]
-    with Reader.open(str(tmp_path / "to")) as reader:
-        assert list(reader) == expected
-    with Reader.open(str(tmp_path / "from")) as reader:
-        assert list(reader) == expected
+    assert read(tmp_path / "to") == read(tmp_path / "from") == expected

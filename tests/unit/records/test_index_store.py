@@ -15,20 +15,15 @@ from edl_horovod.files import marker
 from edl_horovod.records import index_store
 from edl_horovod.records.index import Index
 from edl_horovod.records.index_store import CACHE_DAYS, SMALL_BYTES
-from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import read_chunks
 from tests.records import NUMBERED_BYTES, write_numbered
+from tests.unit.records.record_files import flip_a_bit, keeping_times, numbers
 
 NUM_RECORDS = 2 * 20 + SMALL_BYTES // NUMBERED_BYTES
 
 
 def indexes(folder: Path) -> list[Path]:
     return sorted(folder.glob(".edl_horovod.*"))
-
-
-def numbers(data: Path, **settings: object) -> list[int]:
-    with Reader.open(str(data), **settings) as reader:
-        return [int.from_bytes(record[:4], "little") for record in reader]
 
 
 def count_scans(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> list[str]:
@@ -97,9 +92,7 @@ def read_only(data, tmp_path):
     return data
 
 
-def test_data_that_may_not_be_written_has_its_index_with_the_job_and_in_the_cache(
-    read_only, job, cache
-):
+def test_read_only_data_has_its_index_with_the_job_and_in_the_cache(read_only, job, cache):
     for folder in (job.parent, cache.parent.parent):
         folder.mkdir(parents=True)
         folder.chmod(0o777)
@@ -133,22 +126,15 @@ def test_a_full_disk_costs_the_index_and_nothing_else(data, tmp_path):
     assert not [path for path in data.iterdir() if path.name.endswith((".partial", ".lock"))]
 
 
-def set_back_times(path: Path, write_it: Callable[[], object]) -> None:
-    stat = path.stat()
-    write_it()
-    assert path.stat().st_size == stat.st_size
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-
-
 def change_a_chunk(path: Path, number: int) -> None:
     """Write another record into a chunk, of the same size, with its right checksum."""
     first = sum(chunk.num_records for chunk in read_chunks(str(path)).chunks[:number])
     whole = path.with_name("whole")
     records = enumerate(numbers(path))
     write_numbered(whole, (7000 if place == first else record for place, record in records))
-    content = whole.read_bytes()
+    with keeping_times(path):
+        path.write_bytes(whole.read_bytes())
     whole.unlink()
-    set_back_times(path, lambda: path.write_bytes(content))
 
 
 @pytest.mark.parametrize(
@@ -161,9 +147,7 @@ def change_a_chunk(path: Path, number: int) -> None:
     ],
     ids=["size", "time", "first chunk", "last chunk"],
 )
-def test_only_a_changed_file_is_indexed_again_with_a_message(
-    data, job, monkeypatch, change, reason
-):
+def test_only_a_changed_file_is_indexed_again(data, job, monkeypatch, change, reason):
     Index.open(str(data), folder=job)
     change(data / "b.recordio")
     scanned, messages = count_scans(monkeypatch), []
@@ -186,17 +170,20 @@ def test_only_a_changed_file_is_indexed_again_with_a_message(
 def test_a_damaged_file_of_the_same_size_and_time_is_an_error_and_no_other_records(data, job):
     Index.open(str(data), folder=job)
     path = data / "b.recordio"
-    content = bytearray(path.read_bytes())
-    content[read_chunks(str(path)).chunks[-1].offset] ^= 1
-    set_back_times(path, lambda: path.write_bytes(content))
+    flip_a_bit(path, read_chunks(str(path)).chunks[-1].offset)
     with pytest.raises(DataError, match=r"b\.recordio: chunk \d+ "):
         Index.open(str(data), folder=job)
 
 
-def test_a_changed_chunk_within_a_file_is_an_error_when_it_is_read(data, job):
+@pytest.mark.parametrize(
+    ("change", "number"),
+    [(lambda path: flip_a_bit(path, NUMBERED_BYTES), 0), (lambda path: change_a_chunk(path, 3), 3)],
+    ids=["a bit of the first chunk", "a whole chunk"],
+)
+def test_a_changed_chunk_within_a_file_is_an_error_when_it_is_read(data, job, change, number):
     Index.open(str(data), folder=job)
-    change_a_chunk(data / "b.recordio", 3)
-    with pytest.raises(DataError, match=r"b\..*: chunk 3 .*checksum"):
+    change(data / "b.recordio")
+    with pytest.raises(DataError, match=rf"b\..*: chunk {number} .*checksum"):
         numbers(data, folder=job)
 
 
@@ -205,24 +192,23 @@ def test_csv_files_are_known_by_their_rows(tmp_path, job, monkeypatch):
         (tmp_path / f"{name}.csv").write_text("x,y\n" + "1,2\n" * (SMALL_BYTES // 4))
     Index.open(f"{tmp_path}/*.csv", folder=job)
     path = tmp_path / "a.csv"
-    set_back_times(path, lambda: path.write_text("x,y\n" + "3,4\n" * (SMALL_BYTES // 4)))
+    with keeping_times(path):
+        path.write_text("x,y\n" + "3,4\n" * (SMALL_BYTES // 4))
     scanned = count_scans(monkeypatch)
     Index.open(f"{tmp_path}/*.csv", folder=job)
     assert scanned == ["a.csv"]
 
 
-def _open_at_once(data: str, job: str, barrier: "multiprocessing.Barrier", answers) -> None:
-    barrier.wait(60)
-    index = Index.open(data, damaged="skip", folder=Path(job))
-    answers.put((index.fingerprint, index.num_records))
-
-
 def test_processes_of_two_jobs_that_start_together_leave_one_whole_index(data, tmp_path):
     context = multiprocessing.get_context("fork")
     barrier, answers = context.Barrier(6), context.Queue()
-    jobs = [str(tmp_path / f"job{n % 2}") for n in range(6)]
-    arguments = [(str(data), job, barrier, answers) for job in jobs]
-    processes = [context.Process(target=_open_at_once, args=args) for args in arguments]
+
+    def open_at_once(number: int) -> None:
+        barrier.wait(60)
+        index = Index.open(str(data), damaged="skip", folder=tmp_path / f"job{number % 2}")
+        answers.put((index.fingerprint, index.num_records))
+
+    processes = [context.Process(target=open_at_once, args=(number,)) for number in range(6)]
     for process in processes:
         process.start()
     results = {answers.get(timeout=60) for _ in processes}

@@ -6,22 +6,20 @@ import pytest
 from edl_horovod.config.tasks import num_lanes, training_batch
 from edl_horovod.records import job_data
 from edl_horovod.records.chunks import Codec
-from edl_horovod.records.sources.recordio import Writer
 from tests.jobs import config_of
+from tests.unit.records.record_files import flip_a_bit, write
 
 RECORD_BYTES, NUM_RECORDS, CHUNK_BYTES = 4000, 3000, 1 << 14
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.SNAPPY])
-def test_each_chunk_is_read_about_once_an_epoch_however_large_the_records(
-    tmp_path, monkeypatch, codec
-):
+def test_each_chunk_is_read_about_once_for_records_of_any_size(tmp_path, monkeypatch, codec):
     # A third of the data, and a tenth of what windows of 1,024 records would take.
     monkeypatch.setattr(job_data, "CACHE_BYTES", 4 << 20)
     random = np.random.default_rng(0)
-    with Writer(tmp_path / "a.recordio", codec=codec, chunk_bytes=CHUNK_BYTES) as writer:
-        for _ in range(NUM_RECORDS):
-            writer.write(random.integers(0, 4, RECORD_BYTES).astype(np.uint8).tobytes())
+    records = random.integers(0, 4, (NUM_RECORDS, RECORD_BYTES), dtype=np.uint8)
+    contents = [record.tobytes() for record in records]
+    write(tmp_path / "a.recordio", contents, codec=codec, chunk_bytes=CHUNK_BYTES)
     config = config_of("train", [f"data={tmp_path}/a.recordio", "model_def=m", "output=/o"])
     batch = config.train.batch_size
     loaded: list[int] = []
@@ -41,12 +39,8 @@ def test_each_chunk_is_read_about_once_an_epoch_however_large_the_records(
 
 
 def test_nothing_is_read_for_an_order_that_is_not_shuffled(tmp_path):
-    path = tmp_path / "a.recordio"
-    with Writer(path) as writer:
-        writer.write(b"a record")
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    path = write(tmp_path / "a.recordio", [b"a record"])
+    flip_a_bit(path, -1)
     config = config_of("train", [f"data={path}", "model_def=m", "output=/o"])
     with job_data.open_source(config.data, config.data_plan) as source:
         plan = job_data.plan_of(
@@ -59,9 +53,8 @@ def test_nothing_is_read_for_an_order_that_is_not_shuffled(tmp_path):
 @pytest.mark.parametrize("batching", ["global", "per_rank"])
 def test_the_preset_of_ordered_records_takes_them_in_the_order_of_their_files(tmp_path, batching):
     for name in ("a", "b"):
-        with Writer(tmp_path / f"{name}.recordio", chunk_bytes=100) as writer:
-            for number in range(40):
-                writer.write(b"%s %d" % (name.encode(), number))
+        records = [b"%s %d" % (name.encode(), number) for number in range(40)]
+        write(tmp_path / f"{name}.recordio", records, chunk_bytes=100)
     settings = [f"data={tmp_path}/*.recordio", "model_def=m", "output=/o", "train.batch_size=12"]
     config = config_of("train", [*settings, "data_plan=ordered", f"elastic.batching={batching}"])
 

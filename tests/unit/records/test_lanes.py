@@ -1,7 +1,5 @@
 """How many lanes a job has, and which of them a rank owns."""
 
-from dataclasses import dataclass
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,36 +9,24 @@ from edl_horovod.errors import ConfigError
 from edl_horovod.records.plan import lanes_of_rank
 
 
-@dataclass(frozen=True)
-class Case:
-    """What a user asks for, and the lanes that come of it."""
-
-    batch: int
-    lanes: int
-    np: int = 1
-    max_np: int = 0
-
-
 @pytest.mark.parametrize(
-    "case",
+    ("batch", "num_ranks", "most_ranks", "lanes"),
     [
-        Case(batch=128, lanes=32),
-        Case(batch=96, lanes=32),
-        Case(batch=7, lanes=7),
-        Case(batch=37, lanes=1),
-        Case(batch=4096, np=64, lanes=256),
-        Case(batch=4096, np=48, lanes=128),
-        Case(batch=4096, max_np=64, lanes=64),
-        Case(batch=4096, max_np=1000, lanes=1024),
-        Case(batch=100, np=64, lanes=100),
-        Case(batch=1009, np=3, lanes=1009),
-        Case(batch=32, np=64, lanes=32),
+        (128, 1, 0, 32),
+        (96, 1, 0, 32),
+        (7, 1, 0, 7),
+        (37, 1, 0, 1),
+        (4096, 64, 0, 256),
+        (4096, 48, 0, 128),
+        (4096, 1, 64, 64),
+        (4096, 1, 1000, 1024),
+        (100, 64, 0, 100),
+        (1009, 3, 0, 1009),
+        (32, 64, 0, 32),
     ],
-    ids=str,
 )
-def test_lanes_suit_the_ring_that_is_asked_for(case):
-    lanes = choose_num_lanes(case.batch, 0, num_ranks=case.np, most_ranks=case.max_np)
-    assert lanes == case.lanes
+def test_lanes_suit_the_ring_that_is_asked_for(batch, num_ranks, most_ranks, lanes):
+    assert choose_num_lanes(batch, 0, num_ranks=num_ranks, most_ranks=most_ranks) == lanes
 
 
 @given(st.integers(1, 5000), st.integers(1, 300), st.integers(0, 300))

@@ -14,7 +14,6 @@ from edl_horovod.records.plan import (
     Span,
     StepSpans,
     choose_window,
-    interleaved_lanes,
     lanes_of_rank,
 )
 
@@ -42,9 +41,8 @@ def plans(draw):
 
 
 def ring_records(plan, order, step, size):
-    return np.concatenate(
-        [order.records(step, lanes_of_rank(rank, size, plan.num_lanes)) for rank in range(size)]
-    )
+    lanes = [lanes_of_rank(rank, size, plan.num_lanes) for rank in range(size)]
+    return np.concatenate([order.records(step, rank_lanes) for rank_lanes in lanes])
 
 
 @given(plans(), st.integers(0, 3))
@@ -144,6 +142,13 @@ def growing_plans(draw):
     return plan_of(draw, **sizes)
 
 
+def parts_of(plan, span, size):
+    """The records of a step of growing size, for each rank of a ring."""
+    order = plan.order(span.epoch)
+    lanes = [plan.lanes_of(rank, size) for rank in range(size)]
+    return [order.between(span.first, span.last, rank_lanes) for rank_lanes in lanes]
+
+
 @given(growing_plans(), st.lists(st.tuples(st.integers(1, 13), st.integers(1, 6)), min_size=1))
 @settings(max_examples=300)
 def test_each_record_is_taken_once_an_epoch_for_any_history_of_rings(plan, rings):
@@ -157,11 +162,7 @@ def test_each_record_is_taken_once_an_epoch_for_any_history_of_rings(plan, rings
         spans = plan.spans(size, first_step=step, first_record=taken)
         for _ in range(num_steps):
             span = spans[step]
-            order = plan.order(span.epoch)
-            parts = [
-                order.between(span.first, span.last, plan.lanes_of(rank, size))
-                for rank in range(size)
-            ]
+            parts = parts_of(plan, span, size)
             assert sum(map(len, parts)) == span.last - span.first <= plan.rank_batch * size
             by_epoch.setdefault(span.epoch, []).extend(np.concatenate(parts).tolist())
             assert spans.records_before(step) == taken
@@ -175,28 +176,23 @@ def test_each_record_is_taken_once_an_epoch_for_any_history_of_rings(plan, rings
 @settings(max_examples=100)
 def test_a_ring_that_divides_the_lanes_gives_each_rank_the_same_share(plan, data):
     size = data.draw(st.integers(1, plan.num_lanes).filter(lambda n: plan.num_lanes % n == 0))
-    order, spans = plan.order(0), plan.spans(size)
+    spans = plan.spans(size)
     for step in range(spans.first_step_of(1)):
         span = spans[step]
         if span.last - span.first == plan.rank_batch * size:
-            for rank in range(size):
-                ids = order.between(span.first, span.last, plan.lanes_of(rank, size))
-                assert len(ids) == plan.rank_batch
+            assert {*map(len, parts_of(plan, span, size))} == {plan.rank_batch}
 
 
 @given(growing_plans(), st.data())
 @settings(max_examples=100)
 def test_other_rings_differ_by_a_record_for_each_round_of_the_lanes(plan, data):
     size = data.draw(st.integers(1, plan.num_lanes))
-    order, spans = plan.order(0), plan.spans(size)
+    spans = plan.spans(size)
     for step in range(spans.first_step_of(1)):
         span = spans[step]
-        parts = [
-            len(order.between(span.first, span.last, plan.lanes_of(rank, size)))
-            for rank in range(size)
-        ]
+        sizes = [*map(len, parts_of(plan, span, size))]
         rounds = (span.last - 1) // plan.num_lanes - span.first // plan.num_lanes + 1
-        assert max(parts) - min(parts) <= rounds
+        assert max(sizes) - min(sizes) <= rounds
 
 
 @given(
@@ -216,9 +212,7 @@ def test_the_first_step_of_an_epoch_is_the_one_that_begins_it(records, size, ste
 
 
 @given(st.integers(1, 200), st.integers(1, 9), st.integers(1, 5), st.integers(0, 60))
-def test_after_a_warmup_the_steps_are_larger_and_take_each_record_once(
-    records, batch, factor, warm
-):
+def test_steps_are_larger_after_a_warmup_and_take_each_record_once(records, batch, factor, warm):
     plan = plan_with(
         [records],
         global_batch=batch * factor,
@@ -250,8 +244,3 @@ def test_lanes_suit_the_ring_that_is_asked_for(np, max_np):
     assert lanes >= max(32, 4 * np, max_np)
     assert all(lanes % size == 0 for size in (np, 1, 2, 3, 4, 6, 12))
     assert choose_growing_lanes(7, num_ranks=np, most_ranks=max_np) == 7
-
-
-def test_interleaved_lanes_are_dealt_once():
-    dealt = [lane for rank in range(5) for lane in interleaved_lanes(rank, 5, 32)]
-    assert sorted(dealt) == list(range(32))

@@ -270,9 +270,7 @@ def test_a_reader_that_is_killed_leaves_the_reading_to_the_next(module, folders)
         ("Endless", UserCodeError, r"repeat\(\)"),
     ],
 )
-def test_a_stream_that_cannot_become_records_is_an_error_and_leaves_nothing(
-    opened, folders, name, error, detail
-):
+def test_a_stream_of_no_records_is_an_error_leaving_nothing(opened, folders, name, error, detail):
     with pytest.raises(error, match=detail):
         opened(name)
     assert not folders.unfinished_records.exists()

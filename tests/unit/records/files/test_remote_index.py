@@ -9,8 +9,8 @@ from edl_horovod.records import index_store
 from edl_horovod.records.chunks import Codec
 from edl_horovod.records.index import Index
 from edl_horovod.records.reader import Reader
-from edl_horovod.records.sources.recordio import Writer
 from tests.s3_server import S3Server
+from tests.unit.records import record_files
 
 NUM_FILES = 12
 PATTERN = "s3://bucket/indexed/*.recordio"
@@ -18,10 +18,8 @@ PATTERN = "s3://bucket/indexed/*.recordio"
 
 def write(folder: Path, number: int, first: int, *, chunk_bytes: int = 100) -> Path:
     path = folder / f"part-{number:02}.recordio"
-    with Writer(path, codec=Codec.NONE, chunk_bytes=chunk_bytes) as writer:
-        for record in range(first, first + 50):
-            writer.write(b"record %05d" % record)
-    return path
+    records = [b"record %05d" % record for record in range(first, first + 50)]
+    return record_files.write(path, records, codec=Codec.NONE, chunk_bytes=chunk_bytes)
 
 
 @pytest.fixture
@@ -61,9 +59,7 @@ def requests_for_files(s3: S3Server) -> list[str]:
     return sorted(os.path.basename(r.key) for r in s3.requests if r.key.endswith(".recordio"))
 
 
-def test_with_an_index_a_file_costs_one_request_at_most_before_the_first_step(
-    with_index, folder, tmp_path
-):
+def test_with_an_index_a_file_costs_one_request_at_most(with_index, folder, tmp_path):
     names = [f"part-{number:02}.recordio" for number in range(NUM_FILES)]
 
     index = Index.open(PATTERN, folder=tmp_path / "job")
@@ -86,9 +82,7 @@ def test_other_ranks_and_later_jobs_ask_for_nothing_but_the_listing(uploaded, tm
             assert reader.read([599, 0]) == [b"record 00599", b"record 00000"]
 
 
-def test_only_a_file_that_was_uploaded_again_is_indexed_again_with_a_message(
-    uploaded, folder, tmp_path
-):
+def test_only_a_file_that_was_uploaded_again_is_indexed_again(uploaded, folder, tmp_path):
     Index.open(PATTERN, folder=tmp_path / "job")
     changed = upload(uploaded, write(folder, 3, 9000))
     uploaded.requests.clear()

@@ -5,7 +5,6 @@ import io
 import itertools
 import logging
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +17,7 @@ from edl_horovod.records.index import Index
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources import csv_format
 from edl_horovod.records.sources.csv_format import MAX_ROW_BYTES, find_rows
-from edl_horovod.records.sources.formats import format_of
-from edl_horovod.records.sources.recordio import Writer
-
-
-def read(path: Path, *, header: bool = True, damaged: str = "raise") -> list[bytes]:
-    with Reader(Index.open([str(path)], csv_header=header, damaged=damaged)) as reader:
-        records = reader.read(range(len(reader)))
-        assert list(reader) == records
-        return records
+from tests.unit.records.record_files import read
 
 
 def written(folder: Path, data: bytes) -> Path:
@@ -40,40 +31,33 @@ def parsed(text: str, delimiter: str = ",") -> list[list[str]]:
     return [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]
 
 
-@dataclass(frozen=True)
-class Text:
-    name: str
-    data: bytes
-    records: tuple[bytes, ...]
+TEXTS = {
+    "plain": (b"a,b\n1,2\n3,4\n", [b"1,2", b"3,4"]),
+    "no final newline": (b"a,b\n1,2\n3,4", [b"1,2", b"3,4"]),
+    "CRLF": (b"a,b\r\n1,2\r\n3,4\r\n", [b"1,2", b"3,4"]),
+    "CR alone": (b"a,b\r1,2\r3,4\r", [b"1,2", b"3,4"]),
+    "empty lines": (b"\n\na,b\n\n1,2\n\r\n\n3,4\n\n", [b"1,2", b"3,4"]),
+    "byte order mark": (b"\xef\xbb\xbfa,b\n1,2\n", [b"1,2"]),
+    "quoted newline": (b'a,b\n"x\ny",2\n3,4\n', [b'"x\ny",2', b"3,4"]),
+    "quoted CRLF": (b'a,b\r\n"x\r\ny",2\r\n', [b'"x\r\ny",2']),
+    "doubled quotes": (b'a,b\n"""x""\n",2\n3,4\n', [b'"""x""\n",2', b"3,4"]),
+    "empty quoted field": (b'a,b\n"",2\n3,""\n', [b'"",2', b'3,""']),
+    "header over two lines": (b'"a\nb",c\n1,2\n', [b"1,2"]),
+    "quote at the very end": (b'a,b\n1,"2"', [b'1,"2"']),
+    "semicolons": (b'a;b\n1;"2\n3"\n', [b'1;"2\n3"']),
+    "tabs": (b'a\tb\n1\t"2\n3"\n', [b'1\t"2\n3"']),
+    "spaces count": (b"a,b\n 1 , 2 \n \n", [b" 1 , 2 ", b" "]),
+    "other encodings": ("a,b\nä,ß\n".encode("latin-1"), ["ä,ß".encode("latin-1")]),
+}
 
 
-TEXTS = [
-    Text("plain", b"a,b\n1,2\n3,4\n", (b"1,2", b"3,4")),
-    Text("no final newline", b"a,b\n1,2\n3,4", (b"1,2", b"3,4")),
-    Text("CRLF", b"a,b\r\n1,2\r\n3,4\r\n", (b"1,2", b"3,4")),
-    Text("CR alone", b"a,b\r1,2\r3,4\r", (b"1,2", b"3,4")),
-    Text("empty lines", b"\n\na,b\n\n1,2\n\r\n\n3,4\n\n", (b"1,2", b"3,4")),
-    Text("byte order mark", b"\xef\xbb\xbfa,b\n1,2\n", (b"1,2",)),
-    Text("quoted newline", b'a,b\n"x\ny",2\n3,4\n', (b'"x\ny",2', b"3,4")),
-    Text("quoted CRLF", b'a,b\r\n"x\r\ny",2\r\n', (b'"x\r\ny",2',)),
-    Text("doubled quotes", b'a,b\n"""x""\n",2\n3,4\n', (b'"""x""\n",2', b"3,4")),
-    Text("empty quoted field", b'a,b\n"",2\n3,""\n', (b'"",2', b'3,""')),
-    Text("header over two lines", b'"a\nb",c\n1,2\n', (b"1,2",)),
-    Text("quote at the very end", b'a,b\n1,"2"', (b'1,"2"',)),
-    Text("semicolons", b'a;b\n1;"2\n3"\n', (b'1;"2\n3"',)),
-    Text("tabs", b'a\tb\n1\t"2\n3"\n', (b'1\t"2\n3"',)),
-    Text("spaces count", b"a,b\n 1 , 2 \n \n", (b" 1 , 2 ", b" ")),
-    Text("other encodings", "a,b\nä,ß\n".encode("latin-1"), ("ä,ß".encode("latin-1"),)),
-]
-
-
-@pytest.mark.parametrize("case", TEXTS, ids=lambda case: case.name)
-def test_rows(tmp_path, case):
-    assert read(written(tmp_path, case.data)) == list(case.records)
+@pytest.mark.parametrize(("data", "records"), TEXTS.values(), ids=TEXTS)
+def test_rows(tmp_path, data, records):
+    assert read(written(tmp_path, data)) == records
 
 
 def test_first_line_is_a_record_without_a_header(tmp_path):
-    assert read(written(tmp_path, b"1,2\n3,4\n"), header=False) == [b"1,2", b"3,4"]
+    assert read(written(tmp_path, b"1,2\n3,4\n"), csv_header=False) == [b"1,2", b"3,4"]
 
 
 def test_header_is_known_and_no_record(tmp_path):
@@ -91,21 +75,6 @@ def test_different_headers_are_refused(tmp_path):
         Index.open(str(tmp_path))
 
 
-def test_formats_do_not_mix(tmp_path):
-    (tmp_path / "1.csv").write_bytes(b"a,b\n1,2\n")
-    with Writer(tmp_path / "2.recordio") as writer:
-        writer.write(b"x")
-
-    with pytest.raises(DataError, match=r"1\.csv.*2\.recordio"):
-        Index.open(str(tmp_path))
-
-
-@pytest.mark.parametrize("path", ["x.csv.gz", "s3://b/x.CSV.zst", "http://h/x.csv.bz2?version=1"])
-def test_compressed_csv_is_refused(path):
-    with pytest.raises(DataError, match="compressed CSV"):
-        format_of([path])
-
-
 @pytest.mark.parametrize(
     ("data", "kind"),
     [
@@ -120,56 +89,31 @@ def test_what_is_no_text_or_has_a_header_of_numbers_is_refused(tmp_path, data, k
         read(written(tmp_path, data))
 
 
-@dataclass(frozen=True)
-class Damage:
-    name: str
-    data: bytes
-    message: str
-    left: tuple[bytes, ...]
-
-
-DAMAGES = [
-    Damage(
-        "quote never closed",
+DAMAGES = {
+    "quote never closed": (
         b'a,b\n1,2\n3,"4\n5,6\n',
         "byte 10, .* byte 8, .*never",
-        (b"1,2", b"5,6"),
+        [b"1,2", b"5,6"],
     ),
-    Damage(
-        "after doubled quotes",
-        b'a,b\n"""1,2\n3,4\n',
-        "byte 4, .* byte 4, .*never",
-        (b"3,4",),
-    ),
-    Damage(
-        "quote inside a field",
-        b'a,b\n1,5" disk\n3,4\n',
-        "byte 7, .* byte 4, neither",
-        (b"3,4",),
-    ),
-    Damage(
-        "text after a quoted field",
-        b'a,b\n"1"x,2\n3,4\n',
-        "byte 6, .* neither",
-        (b"3,4",),
-    ),
-    Damage(
-        "row over two lines",
+    "after doubled quotes": (b'a,b\n"""1,2\n3,4\n', "byte 4, .* byte 4, .*never", [b"3,4"]),
+    "quote inside a field": (b'a,b\n1,5" disk\n3,4\n', "byte 7, .* byte 4, neither", [b"3,4"]),
+    "text after a quoted field": (b'a,b\n"1"x,2\n3,4\n', "byte 6, .* neither", [b"3,4"]),
+    "row over two lines": (
         b'a,b\n"1\n2,2\n3,"4"\n5,6\n',
         "byte 13, .* byte 4, neither",
-        (b"2,2", b'3,"4"', b"5,6"),
+        [b"2,2", b'3,"4"', b"5,6"],
     ),
-]
+}
 
 
-@pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
-def test_damage_names_file_and_byte_and_is_skipped_on_request(tmp_path, case, caplog):
-    path = written(tmp_path, case.data)
-    with pytest.raises(DataError, match=rf"x\.csv .*{case.message}"):
+@pytest.mark.parametrize(("data", "message", "records"), DAMAGES.values(), ids=DAMAGES)
+def test_damage_names_its_byte_and_is_skipped_on_request(tmp_path, data, message, records, caplog):
+    path = written(tmp_path, data)
+    with pytest.raises(DataError, match=rf"x\.csv .*{message}"):
         read(path)
 
     with caplog.at_level(logging.WARNING):
-        assert read(path, damaged="skip") == list(case.left)
+        assert read(path, damaged="skip") == records
 
     assert Index.open([str(path)], damaged="skip").files[0].skipped_records == 1
     assert "damaged=skip" in caplog.text
@@ -253,13 +197,11 @@ def test_what_the_csv_module_writes_is_read_row_by_row(
     rows, quoting, line_end, delimiter, read_bytes, chunk_bytes
 ):
     stream = io.StringIO(newline="")
-    csv.writer(stream, quoting=quoting, lineterminator=line_end, delimiter=delimiter).writerows(
-        rows
-    )
+    writer = csv.writer(stream, quoting=quoting, lineterminator=line_end, delimiter=delimiter)
+    writer.writerows(rows)
+    data = stream.getvalue().encode()
 
-    records = chunked_rows(
-        stream.getvalue().encode(), read_bytes=read_bytes, chunk_bytes=chunk_bytes
-    )
+    records = chunked_rows(data, read_bytes=read_bytes, chunk_bytes=chunk_bytes)
 
     # Not `rows`: what the module writes, it does not always read as such (a CR alone, unquoted).
     expected = parsed(stream.getvalue(), delimiter)
@@ -318,13 +260,11 @@ def test_any_bytes_give_whole_rows(data, is_end):
 @given(text=st.text(alphabet='a,"\n', max_size=60))
 def test_leaving_damage_out_ends_and_keeps_sound_lines(text):
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "x.csv")
-        path.write_text(f"first,row\n{text}\n")
+        path = written(Path(folder), f"first,row\n{text}\n".encode())
         chunks = csv_format.read_chunks(str(path), damaged="skip")
 
         assert chunks.header == b"first,row"
         if '"' not in text:
-            assert sum(c.num_records for c in chunks.chunks) == sum(
-                1 for line in text.split("\n") if line
-            )
+            lines = [line for line in text.split("\n") if line]
+            assert sum(c.num_records for c in chunks.chunks) == len(lines)
             assert chunks.skipped_records == 0

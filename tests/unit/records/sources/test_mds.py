@@ -59,10 +59,8 @@ def test_a_large_shard_is_several_chunks(tmp_path):
 
 
 def test_what_cannot_become_tensors_is_left_out_by_name(tmp_path):
-    path = tmp_path / "a.mds"
-    path.write_bytes(
-        shard([np.uint32(1).tobytes() + b"x" + bytes(8)], ["pkl", "int"], [None, 8], ["o", "n"])
-    )
+    path, sample = tmp_path / "a.mds", np.uint32(1).tobytes() + b"x" + bytes(8)
+    path.write_bytes(shard([sample], ["pkl", "int"], [None, 8], ["o", "n"]))
     with pytest.raises(DataError, match=r"'o' of .*'pkl'"):
         read_columns(path)
     assert read_columns(path, columns=["n"]) == {"n": [0]}

@@ -1,6 +1,5 @@
 """Arrays that NumPy saved: record i is row i of each, or one clear error."""
 
-import os
 import zipfile
 
 import numpy as np
@@ -11,6 +10,7 @@ from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.records.job_data import open_source
 from edl_horovod.records.source import JobFolders
 from tests.columns import read_columns
+from tests.unit.records.record_files import flip_a_bit
 
 RANDOM = np.random.default_rng(4)
 X = RANDOM.normal(size=(1000, 3, 4)).astype(np.float32)
@@ -132,16 +132,6 @@ def test_damaged_files_are_one_sentence(tmp_path, name):
             read_columns(path)
 
 
-def flip_a_bit(path, at, *, keeps_time=False):
-    """Damage a file as a disk does, or a copy."""
-    before = path.stat()
-    content = bytearray(path.read_bytes())
-    content[at] ^= 1
-    path.write_bytes(content)
-    if keeps_time:
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
 def middle_of_data(path, member):
     """A byte in the midst of what an array of an archive holds."""
     with zipfile.ZipFile(path) as archive:
@@ -167,7 +157,7 @@ def test_a_bit_that_flips_after_the_index_was_made_is_refused_where_it_is_read(t
     with open_source(str(path), DataConfig(), folders=folders) as source:
         assert len(list(data.glob(".edl_horovod.*.index"))) == 1
         first = source.read(range(10))[0].tolist()
-    flip_a_bit(path, middle_of_data(path, "y.npy"), keeps_time=True)
+    flip_a_bit(path, middle_of_data(path, "y.npy"))
     with open_source(str(path), DataConfig(), folders=folders) as source:
         assert source.read(range(10))[0].tolist() == first == [*range(10)]
         with pytest.raises(DataError, match=r"'y' of .*a\.npz"):

@@ -1,7 +1,6 @@
 """The files that a pattern stands for."""
 
 import os
-from dataclasses import dataclass
 
 import pytest
 
@@ -21,55 +20,39 @@ def tree(tmp_path):
     return tmp_path
 
 
-@dataclass(frozen=True)
-class Pattern:
-    name: str
-    pattern: str
-    names: tuple[str, ...]
+PATTERNS = {
+    "plain path": ("{0}/a.recordio", ["a.recordio"]),
+    "glob is sorted": ("{0}/?.recordio", ["a.recordio", "b.recordio"]),
+    "folder": ("{0}", ["a.recordio", "b.recordio", "odd,[name].recordio"]),
+    "list, each once": ("{0}/b.recordio, {0}/[ab].recordio", ["a.recordio", "b.recordio"]),
+    "one file spelt twice": ("{0}/a.recordio,{0}/sub/../a.recordio", ["a.recordio"]),
+    "across folders": ("{0}/sub/**/*.recordio", ["sub/c.recordio", "sub/deep/d.recordio"]),
+    "glob of folders": ("{0}/s*", ["sub/c.recordio"]),
+    "name like a pattern": ("{0}/odd,[name].recordio", ["odd,[name].recordio"]),
+    "file scheme": ("file://{0}/sub", ["sub/c.recordio"]),
+}
 
 
-PATTERNS = [
-    Pattern("plain path", "{0}/a.recordio", ("a.recordio",)),
-    Pattern("glob is sorted", "{0}/?.recordio", ("a.recordio", "b.recordio")),
-    Pattern("folder", "{0}", ("a.recordio", "b.recordio", "odd,[name].recordio")),
-    Pattern("list, each once", "{0}/b.recordio, {0}/[ab].recordio", ("a.recordio", "b.recordio")),
-    Pattern("one file spelt twice", "{0}/a.recordio,{0}/sub/../a.recordio", ("a.recordio",)),
-    Pattern("across folders", "{0}/sub/**/*.recordio", ("sub/c.recordio", "sub/deep/d.recordio")),
-    Pattern("glob of folders", "{0}/s*", ("sub/c.recordio",)),
-    Pattern("name like a pattern", "{0}/odd,[name].recordio", ("odd,[name].recordio",)),
-    Pattern("file scheme", "file://{0}/sub", ("sub/c.recordio",)),
-]
+@pytest.mark.parametrize(("pattern", "names"), PATTERNS.values(), ids=PATTERNS)
+def test_expand(tree, pattern, names):
+    assert [os.path.relpath(path, tree) for path in expand(pattern.format(tree))] == names
 
 
-@pytest.mark.parametrize("case", PATTERNS, ids=lambda case: case.name)
-def test_expand(tree, case):
-    paths = expand(case.pattern.format(tree))
-
-    assert [os.path.relpath(path, tree) for path in paths] == list(case.names)
-
-
-@dataclass(frozen=True)
-class NoMatch:
-    name: str
-    pattern: str
-    message: str
+NO_MATCHES = {
+    "no such file": ("{0}/c.recordio", r"holds 7 entries: .*a\.recordio"),
+    "no such folder": ("{0}/sbu/*.recordio", "nearest .*'sub'"),
+    "glob": ("{0}/train-*.recordio", r"matches '.*/train-\*\.recordio'"),
+    "one of a list": ("{0}/a.recordio,{0}/missing", "matches '.*/missing'"),
+    "folder without files": ("{0}/empty", r"'.*/empty', is empty.*\.recordio, \.csv, "),
+    "nothing": (" , ", "pattern=' , '"),
+    "unknown scheme": ("gss://bucket/x", "file://, s3://.*'gs'"),
+}
 
 
-NO_MATCHES = [
-    NoMatch("no such file", "{0}/c.recordio", r"holds 7 entries: .*a\.recordio"),
-    NoMatch("no such folder", "{0}/sbu/*.recordio", "nearest .*'sub'"),
-    NoMatch("glob", "{0}/train-*.recordio", r"matches '.*/train-\*\.recordio'"),
-    NoMatch("one of a list", "{0}/a.recordio,{0}/missing", "matches '.*/missing'"),
-    NoMatch("folder without files", "{0}/empty", r"'.*/empty', is empty.*\.recordio, \.csv, "),
-    NoMatch("nothing", " , ", "pattern=' , '"),
-    NoMatch("unknown scheme", "gss://bucket/x", "file://, s3://.*'gs'"),
-]
-
-
-@pytest.mark.parametrize("case", NO_MATCHES, ids=lambda case: case.name)
-def test_expand_without_a_match_says_what_is_there(tree, case):
-    with pytest.raises(DataError, match=case.message):
-        expand(case.pattern.format(tree))
+@pytest.mark.parametrize(("pattern", "message"), NO_MATCHES.values(), ids=NO_MATCHES)
+def test_expand_without_a_match_says_what_is_there(tree, pattern, message):
+    with pytest.raises(DataError, match=message):
+        expand(pattern.format(tree))
 
 
 @pytest.mark.parametrize("name", ["2.csv.gz", "2.jsonl.bz2", "2.TFRECORD-00000-of-00008.ZST"])

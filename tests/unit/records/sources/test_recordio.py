@@ -7,11 +7,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-import zlib
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import cramjam
 import numpy as np
@@ -24,20 +21,9 @@ from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.pool import FilePool
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import Codec, Writer, read_chunks
+from tests.unit.records.record_files import chunk_by_hand, flip_a_bit, framed, read, write
 
 RECORDS = [b"first", b"", b"third record", b"\x00" * 300, b""]
-
-
-def framed(records: list[bytes]) -> bytes:
-    return b"".join(struct.pack("<I", len(record)) + record for record in records)
-
-
-def golden_chunk(payload: bytes, *, codec: int, num_records: int) -> bytes:
-    header = struct.pack(
-        "<IIIII", 0x01020304, zlib.crc32(payload), codec, len(payload), num_records
-    )
-    assert header[:4] == b"\x04\x03\x02\x01"
-    return header + payload
 
 
 def crc32c(data: bytes) -> int:
@@ -58,20 +44,6 @@ def snappy_frame(data: bytes, *, compress: bool) -> bytes:
 
 
 STREAM_START = b"\xff\x06\x00\x00sNaPpY"
-
-
-def write(path: Path, records: Iterable[bytes], **options: Any) -> Path:
-    with Writer(path, **options) as writer:
-        for record in records:
-            writer.write(record)
-    return path
-
-
-def read(path: Path) -> list[bytes]:
-    with Reader.open(str(path)) as reader:
-        return list(reader)
-
-
 PIECES = [piece for record in RECORDS for piece in (struct.pack("<I", len(record)), record)]
 GOLDEN_PAYLOADS = {
     "none": (0, framed(RECORDS)),
@@ -95,13 +67,13 @@ GOLDEN_PAYLOADS = {
 @pytest.mark.parametrize("name", GOLDEN_PAYLOADS)
 def test_reads_golden_bytes(tmp_path, name):
     codec, payload = GOLDEN_PAYLOADS[name]
-    chunk = golden_chunk(payload, codec=codec, num_records=len(RECORDS))
+    content = chunk_by_hand(payload, codec=codec, num_records=len(RECORDS))
     path = tmp_path / "golden.recordio"
-    path.write_bytes(chunk + chunk)
+    path.write_bytes(content + content)
 
+    assert read(path) == RECORDS + RECORDS
     with Reader.open(str(path)) as reader:
         assert len(reader) == 2 * len(RECORDS)
-        assert list(reader) == RECORDS + RECORDS
         assert reader.read([7]) == [b"third record"]
 
 
@@ -116,7 +88,7 @@ def test_writes_the_20_byte_header(tmp_path, codec):
     data = write(tmp_path / "out.recordio", RECORDS, codec=codec).read_bytes()
     payload = data[20:]
     code = {Codec.NONE: 0, Codec.SNAPPY: 1, Codec.GZIP: 2}[codec]
-    assert data == golden_chunk(payload, codec=code, num_records=len(RECORDS))
+    assert data == chunk_by_hand(payload, codec=code, num_records=len(RECORDS))
     raw = {
         Codec.NONE: lambda: payload,
         Codec.SNAPPY: lambda: bytes(cramjam.snappy.decompress(payload)),
@@ -179,12 +151,20 @@ def test_chunks_hold_at_most_chunk_bytes_unless_one_record_is_larger(sizes, chun
         assert sum(c.num_records for c in chunks) == len(sizes)
 
 
-def test_records_of_equal_length_and_records_of_any_length_split_alike(tmp_path):
-    # The first has a stride; the second has the same total size but another length inside.
-    even = [b"aaaa", b"bbbb", b"cccc"]
-    uneven = [b"aaaa", b"bbb", b"ccccc"]
-    for records in (even, uneven):
-        assert read(write(tmp_path / "x", records, codec=Codec.NONE)) == records
+@pytest.mark.parametrize(
+    ("records", "options"),
+    [
+        # The first has a stride; the second has the same total size but another length inside.
+        ([b"aaaa", b"bbbb", b"cccc"], {"codec": Codec.NONE}),
+        ([b"aaaa", b"bbb", b"ccccc"], {"codec": Codec.NONE}),
+        ([np.int32(n).tobytes() for n in range(300)], {"chunk_bytes": 512}),
+    ],
+    ids=["equal lengths", "any lengths", "zeros at the ends"],
+)
+def test_records_are_split_as_they_were_written(tmp_path, records, options):
+    records_read = read(write(tmp_path / "x", records, **options))
+    assert records_read == records
+    assert all(type(record) is bytes for record in records_read)
 
 
 def test_file_without_records_is_empty_and_valid(tmp_path):
@@ -353,9 +333,7 @@ def test_threads_read_what_one_thread_reads(tmp_path):
 
 def test_damaged_chunk_raises_in_every_thread_that_waits_for_it(tmp_path):
     path = write(tmp_path / "x", [b"a" * 100_000], codec=Codec.NONE)
-    data = bytearray(path.read_bytes())
-    data[500] ^= 1
-    path.write_bytes(data)
+    flip_a_bit(path, 500)
 
     with Reader.open(str(path)) as reader, ThreadPoolExecutor(4) as pool:
         errors = [pool.submit(reader.read, [0]).exception() for _ in range(20)]
@@ -376,13 +354,6 @@ def test_pool_keeps_few_files_open(tmp_path):
     assert len(os.listdir("/proc/self/fd")) == before + 3
     pool.close()
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_equal_records_with_zeros_at_their_end_are_kept_whole(tmp_path):
-    records = [np.int32(n).tobytes() for n in range(300)]
-    read_again = read(write(tmp_path / "a.recordio", records, chunk_bytes=512))
-    assert read_again == records
-    assert all(type(record) is bytes for record in read_again)
 
 
 def test_chunks_that_a_step_lacks_are_decoded_side_by_side(tmp_path):

@@ -4,7 +4,6 @@ import logging
 import os
 import struct
 import tempfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ from hypothesis import strategies as st
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.records.index import Index
 from edl_horovod.records.reader import Reader
-from edl_horovod.records.sources.recordio import ChunkInfo, Codec, Writer, read_chunks
+from edl_horovod.records.sources.recordio import ChunkInfo, Codec, read_chunks
+from tests.unit.records.record_files import chunk_by_hand, framed, write
 
 NUM_CHUNKS = 5
 CHUNK_RECORDS = [[b"record %d of chunk %d" % (n, chunk) for n in range(3)] for chunk in range(5)]
@@ -39,9 +39,7 @@ class Valid:
 def make_valid(codec: Codec) -> Valid:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "x")
-        with Writer(path, codec=codec, chunk_bytes=3 * (4 + len(ALL_RECORDS[0]))) as writer:
-            for record in ALL_RECORDS:
-                writer.write(record)
+        write(path, ALL_RECORDS, codec=codec, chunk_bytes=3 * (4 + len(ALL_RECORDS[0])))
         chunks = read_chunks(str(path)).chunks
         assert [c.num_records for c in chunks] == [3] * NUM_CHUNKS
         return Valid(path.read_bytes(), chunks)
@@ -154,22 +152,15 @@ def test_arbitrary_bytes_are_a_data_error(data, damaged):
 
 @settings(max_examples=150)
 @given(payload=st.binary(max_size=200), codec=st.sampled_from(Codec), count=st.integers(1, 9))
-def test_payload_with_a_right_checksum_and_wrong_content_is_a_data_error_or_consistent(
-    payload, codec, count
-):
+def test_wrong_payload_of_a_right_checksum_is_a_data_error_or_consistent(payload, codec, count):
     if codec is Codec.SNAPPY:
         payload = b"\xff\x06\x00\x00sNaPpY" + payload
-    data = chunk_bytes(payload, codec=codec, num_records=count)
+    data = chunk_by_hand(payload, codec=codec, num_records=count)
     try:
         records, _, _ = read_all(data, damaged="raise")
     except DataError:
         return
     assert len(records) == count
-
-
-def chunk_bytes(payload: bytes, *, codec: int, num_records: int) -> bytes:
-    header = (0x01020304, zlib.crc32(payload), codec, len(payload), num_records)
-    return struct.pack("<IIIII", *header) + payload
 
 
 def change(data: bytes, at: int, new: bytes) -> bytes:
@@ -201,12 +192,7 @@ DAMAGES = [
         is_found_at_open=False,
     ),
     Damage("checksum field", header_field(4, b"\0\0\0\0"), "checksum", is_found_at_open=False),
-    Damage(
-        "magic",
-        header_field(0, b"ABCD"),
-        "41 42 43 44, .* 04 03 02 01",
-        skipped_records=0,
-    ),
+    Damage("magic", header_field(0, b"ABCD"), "41 42 43 44, .* 04 03 02 01", skipped_records=0),
     Damage(
         "codec",
         header_field(8, b"\7"),
@@ -267,9 +253,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
-def test_damage_is_named_with_file_chunk_offset_and_advice_and_may_be_skipped(
-    tmp_path, caplog, case
-):
+def test_damage_is_named_with_its_place_and_may_be_skipped(tmp_path, caplog, case):
     valid = VALID[Codec.NONE]
     chunk = valid.chunks[2]
     path = tmp_path / "bad.recordio"
@@ -323,10 +307,9 @@ def test_good_chunk_is_found_across_the_blocks_of_the_search():
 
 def test_file_inside_a_damaged_record_is_not_taken_for_chunks():
     inner = VALID[Codec.SNAPPY].data
-    payload = struct.pack("<I", len(inner)) + inner
-    outer = bytearray(chunk_bytes(payload, codec=0, num_records=1))
+    outer = bytearray(chunk_by_hand(framed([inner]), codec=0, num_records=1))
     outer[4] ^= 1
-    good = chunk_bytes(struct.pack("<I", 4) + b"good", codec=0, num_records=1)
+    good = chunk_by_hand(framed([b"good"]), codec=0, num_records=1)
 
     records, skipped_chunks, skipped_records = read_all(bytes(outer) + good, damaged="skip")
 
@@ -350,7 +333,7 @@ def test_unknown_policy_is_refused_with_the_allowed_ones(tmp_path):
 
 def foreign_file(*, codec: int, num_chunks: int) -> bytes:
     """As pyrecordio 0.0.1 to 0.0.4 wrote it: count, CRC-32C, codec + 1, size."""
-    payload = struct.pack("<I", 5) + b"hello"
+    payload = framed([b"hello"])
     if codec == 2:
         payload = bytes(cramjam.snappy.compress_raw(payload))
     header = struct.pack("<IIIII", 0x01020304, 1, 0xDEADBEEF, codec, len(payload))

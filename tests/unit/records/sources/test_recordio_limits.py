@@ -2,12 +2,9 @@
 
 import gzip
 import os
-import struct
 import subprocess
 import sys
 import tempfile
-import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
 import cramjam
@@ -17,48 +14,33 @@ from hypothesis import strategies as st
 
 from edl_horovod.config.schema import DataConfig
 from edl_horovod.errors import ConfigError, DataError
-from edl_horovod.records.index import Index
 from edl_horovod.records.job_data import open_source
 from edl_horovod.records.reader import Reader
-from edl_horovod.records.sources.recordio import Codec, Writer, read_chunks
+from edl_horovod.records.sources.recordio import Codec, read_chunks
 from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES, max_chunk_records
+from tests.unit.records.record_files import chunk_by_hand, framed, read, write
 
 MIB = 1 << 20
 
 
-def framed(records: list[bytes]) -> bytes:
-    return b"".join(struct.pack("<I", len(record)) + record for record in records)
-
-
 def chunk(payload: bytes, *, codec: Codec, num_records: int) -> bytes:
-    packed = {
+    compressed = {
         Codec.NONE: bytes,
         Codec.SNAPPY: lambda data: bytes(cramjam.snappy.compress(data)),
         Codec.GZIP: lambda data: gzip.compress(data, 9, mtime=0),
     }[codec](payload)
-    header = struct.pack("<IIIII", 0x01020304, zlib.crc32(packed), codec, len(packed), num_records)
-    return header + packed
+    return chunk_by_hand(compressed, codec=codec, num_records=num_records)
 
 
-@dataclass(frozen=True)
-class Bomb:
-    name: str
-    payload: bytes
-    num_records: int
-    codec: Codec = Codec.GZIP
-
-
-def bombs() -> list[Bomb]:
-    size = 45_000_000
-    two = struct.pack("<I", 2) + b"ab"
-    return [
-        Bomb("one large record", struct.pack("<I", size - 4) + bytes(size - 4), 1),
-        Bomb("empty records", bytes(size), size // 4),
-        Bomb("empty records, told as few", bytes(size), 1),
-        Bomb("records of two bytes", two * (size // 6), size // 6),
-        Bomb("as many records as fit into what is accepted", bytes(32 * MIB), 8 * MIB),
-        Bomb("snappy", struct.pack("<I", size - 4) + bytes(size - 4), 1, Codec.SNAPPY),
-    ]
+BOMB_BYTES = 45_000_000
+BOMBS = {
+    "one large record": (framed([bytes(BOMB_BYTES - 4)]), 1, Codec.GZIP),
+    "empty records": (bytes(BOMB_BYTES), BOMB_BYTES // 4, Codec.GZIP),
+    "empty records, told as few": (bytes(BOMB_BYTES), 1, Codec.GZIP),
+    "records of two bytes": (framed([b"ab"]) * (BOMB_BYTES // 6), BOMB_BYTES // 6, Codec.GZIP),
+    "as many records as fit into what is accepted": (bytes(32 * MIB), 8 * MIB, Codec.GZIP),
+    "snappy": (framed([bytes(BOMB_BYTES - 4)]), 1, Codec.SNAPPY),
+}
 
 
 # VmHWM is of this program alone; the ru_maxrss of a child begins with that of its parent.
@@ -81,11 +63,12 @@ except DataError as e:
 
 
 @pytest.mark.parametrize("damaged", ["raise", "skip"])
-@pytest.mark.parametrize("bomb", bombs(), ids=lambda bomb: bomb.name)
-def test_a_small_file_takes_no_more_memory_than_one_chunk_of_ours(tmp_path, bomb, damaged):
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_file_takes_no_more_memory_than_one_chunk_of_ours(tmp_path, name, damaged):
+    payload, num_records, codec = BOMBS[name]
     path = tmp_path / "bomb.recordio"
-    path.write_bytes(chunk(bomb.payload, codec=bomb.codec, num_records=bomb.num_records))
-    assert path.stat().st_size < (3 * MIB if bomb.codec is Codec.SNAPPY else 70_000)
+    path.write_bytes(chunk(payload, codec=codec, num_records=num_records))
+    assert path.stat().st_size < (3 * MIB if codec is Codec.SNAPPY else 70_000)
 
     command = [sys.executable, "-c", READ_IT_ALL, str(path), damaged]
     read = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -168,15 +151,12 @@ def test_a_chunk_is_read_whole_if_it_is_within_the_limit_and_else_not_at_all(rec
     cut=st.integers(0, 30),
     num_records=st.integers(1, 64),
 )
-def test_whatever_a_payload_unpacks_to_no_more_than_the_limit_comes_out(
-    payload, repeated, codec, cut, num_records
-):
+def test_no_payload_unpacks_to_more_than_the_limit(payload, repeated, codec, cut, num_records):
     whole = chunk(payload * repeated, codec=codec, num_records=num_records)
     packed = whole[20 : len(whole) - cut]
-    header = (0x01020304, zlib.crc32(packed), codec, len(packed), num_records)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "x.recordio")
-        Path(path).write_bytes(struct.pack("<IIIII", *header) + packed)
+        Path(path).write_bytes(chunk_by_hand(packed, codec=codec, num_records=num_records))
         try:
             with Reader.open(path, max_chunk_bytes=2048) as reader:
                 records = list(reader)
@@ -190,10 +170,8 @@ def test_whatever_a_payload_unpacks_to_no_more_than_the_limit_comes_out(
 def test_the_largest_that_the_writer_makes_is_read_without_a_setting(tmp_path, codec):
     path = tmp_path / "x.recordio"
     largest = os.urandom(MAX_CHUNK_BYTES - 4)  # Nothing compresses it.
-    with Writer(path, codec=codec, chunk_bytes=32 * MIB) as writer:
-        writer.write(largest)
-        for _ in range(4):
-            writer.write(largest[: 8 * MIB - 4])
+    records = [largest, *[largest[: 8 * MIB - 4]] * 4]
+    write(path, records, codec=codec, chunk_bytes=32 * MIB)
 
     with Reader.open(str(path)) as reader:
         assert reader.index.tables.chunks["num_records"].tolist() == [1, 4]
@@ -204,9 +182,7 @@ def test_the_largest_that_the_writer_makes_is_read_without_a_setting(tmp_path, c
 def test_the_writer_makes_no_chunk_of_more_records_than_are_read(tmp_path):
     path = tmp_path / "x.recordio"
     most = max_chunk_records(MAX_CHUNK_BYTES)
-    with Writer(path, codec=Codec.NONE, chunk_bytes=32 * MIB) as writer:
-        for _ in range(most + 1):
-            writer.write(b"")
+    write(path, [b""] * (most + 1), codec=Codec.NONE, chunk_bytes=32 * MIB)
 
     assert [c.num_records for c in read_chunks(str(path)).chunks] == [most, 1]
 
@@ -232,8 +208,6 @@ def test_the_default_of_the_setting_is_what_the_writer_may_make():
 def test_gzip_members_are_unpacked_in_time_that_grows_with_their_size(tmp_path):
     # Each member ends somewhere else in the payload; copying the rest each time took minutes.
     packed = gzip.compress(b"", mtime=0) * 100_000 + gzip.compress(framed([b"end"]), mtime=0)
-    header = struct.pack("<IIIII", 0x01020304, zlib.crc32(packed), Codec.GZIP, len(packed), 1)
-    (tmp_path / "x").write_bytes(header + packed)
+    (tmp_path / "x").write_bytes(chunk_by_hand(packed, codec=Codec.GZIP, num_records=1))
 
-    with Reader(Index.open([str(tmp_path / "x")])) as reader:
-        assert list(reader) == [b"end"]
+    assert read(tmp_path / "x") == [b"end"]

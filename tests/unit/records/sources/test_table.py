@@ -59,9 +59,7 @@ def test_files_are_checked_together_and_sources_of_other_kinds_by_themselves(tmp
     "name",
     ["a.arrow", "a.feather", "a.txt", "a.tar", "a.mds", "a.npy", "a.npz", "dataset:own.train"],
 )
-def test_damage_that_no_format_can_leave_out_is_refused_before_the_job_starts(
-    tmp_path, monkeypatch, name
-):
+def test_damage_that_a_format_cannot_leave_out_is_refused(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).touch()
     settings = DataConfig(damaged="skip")

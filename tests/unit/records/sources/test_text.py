@@ -5,12 +5,7 @@ import pytest
 from edl_horovod.errors import DataError
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.text_lines import CHUNK_BYTES, MAX_LINE_BYTES
-
-
-def read(path):
-    with Reader.open(str(path)) as reader:
-        assert reader.read(range(len(reader))) == list(reader)
-        return list(reader)
+from tests.unit.records.record_files import read
 
 
 @pytest.mark.parametrize(
