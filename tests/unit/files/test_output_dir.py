@@ -21,6 +21,11 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def contents(folder: Path) -> dict[Path, str]:
+    """The texts of all files, and nothing for each folder."""
+    return {path: path.read_text() if path.is_file() else "" for path in folder.rglob("*")}
+
+
 @pytest.fixture
 def old(tmp_path):
     """An earlier result, made as all are."""
@@ -41,11 +46,6 @@ def old_file(tmp_path):
 
 def schema_of(file: Path) -> Path:
     return file.with_name(f"{file.name}.schema.json")
-
-
-def write_half(file: Path, error: type[BaseException]) -> None:
-    file.write_text("half")
-    raise error
 
 
 def write_file(file: Path) -> None:
@@ -144,13 +144,22 @@ def test_an_older_output_is_replaced_whole(old):
     assert names(old.parent) == ["output"]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_a_failure_in_the_middle_leaves_the_older_output_and_nothing_else(old, error):
-    with pytest.raises(error), staged(old, overwrite=True) as folder:
-        write_half(folder / "metrics.json", error)
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("old", KeyboardInterrupt), ("old", RuntimeError), ("old_file", RuntimeError)],
+)
+def test_a_failure_in_the_middle_leaves_the_older_output_and_nothing_else(request, name, error):
+    output, is_file = request.getfixturevalue(name), name == "old_file"
+    before = contents(output.parent)
 
-    assert (old / "old.recordio").read_text() == "old"
-    assert names(old.parent) == ["output"]
+    def write_half() -> None:
+        with staged(output, overwrite=True, is_file=is_file) as staging:
+            (staging if is_file else staging / "metrics.json").write_text("half")
+            raise error
+
+    with pytest.raises(error):
+        write_half()
+    assert contents(output.parent) == before
 
 
 def test_an_output_that_appears_meanwhile_is_not_replaced(tmp_path):
@@ -202,10 +211,9 @@ def test_a_folder_filled_elsewhere_takes_the_output_s_place(old, tmp_path):
 
 
 def test_what_cannot_be_published_says_why(tmp_path):
+    folder, output, old = (tmp_path / name for name in ("nowhere", "new", "old"))
     with pytest.raises(OutputError, match="No such"):
-        output_dir.publish(
-            tmp_path / "nowhere", tmp_path / "new", KIND, overwrite=False, old=tmp_path / "old"
-        )
+        output_dir.publish(folder, output, KIND, overwrite=False, old=old)
 
 
 def test_a_file_appears_with_what_was_made_beside_it(tmp_path):
@@ -218,27 +226,18 @@ def test_a_file_appears_with_what_was_made_beside_it(tmp_path):
     assert names(output.parent) == [of_marker, "new.recordio", "new.recordio.schema.json"]
 
 
-def test_an_older_file_is_replaced_with_what_was_beside_it(old_file):
-    with staged(old_file, overwrite=True, is_file=True) as file:
+@pytest.mark.parametrize("was_folder", [False, True])
+def test_an_older_output_is_replaced_by_a_file_with_what_was_beside_it(request, was_folder):
+    output = request.getfixturevalue("old" if was_folder else "old_file")
+    with staged(output, overwrite=True, is_file=True) as file:
         file.write_text("records")
-    assert old_file.read_text() == "records"
-    assert not schema_of(old_file).exists()
-    check_output(old_file, True, is_file=True)
-
-
-def test_a_file_that_fails_leaves_the_older_one(old_file):
-    before = names(old_file.parent)
-
-    with pytest.raises(RuntimeError), staged(old_file, overwrite=True, is_file=True) as file:
-        write_half(file, RuntimeError)
-    assert old_file.read_text() == "old"
-    assert names(old_file.parent) == before
+    assert output.read_text() == "records"
+    assert not schema_of(output).exists()
+    check_output(output, True, is_file=True)
 
 
 @pytest.mark.parametrize("num_done", range(5))
-def test_whoever_is_lost_while_a_file_is_put_in_its_place_another_one_can(
-    old_file, monkeypatch, num_done
-):
+def test_a_file_half_put_in_its_place_is_replaced_by_the_next(old_file, monkeypatch, num_done):
     """A leader that is lost is followed by another one, which must not be refused."""
     left, replace, unlink = [num_done], Path.replace, Path.unlink
 
@@ -267,15 +266,6 @@ def test_whoever_is_lost_while_a_file_is_put_in_its_place_another_one_can(
         write_file(file)
     assert old_file.read_text() == "records"
     assert schema_of(old_file).read_text() == "new"
-
-
-def test_a_folder_of_predictions_may_become_a_file(tmp_path):
-    output = tmp_path / "new.recordio"
-    with staged(output, overwrite=False) as folder:
-        (folder / "part-0.recordio").write_text("old")
-    with staged(output, overwrite=True, is_file=True) as file:
-        file.write_text("records")
-    assert output.read_text() == "records"
 
 
 # -- what was left beside an output
@@ -321,9 +311,9 @@ def test_what_a_killed_process_left_goes_with_the_next_result(tmp_path):
 def test_a_folder_whose_name_looks_like_ours_stays(old, name):
     backup = old.with_name(name)
     old.rename(backup)
-    before = {path: path.read_bytes() for path in backup.iterdir()}
+    before = contents(backup)
     make(old)
-    assert {path: path.read_bytes() for path in backup.iterdir()} == before
+    assert contents(backup) == before
 
 
 def test_the_folder_of_a_second_job_that_lives_stays(tmp_path):

@@ -155,9 +155,7 @@ def test_a_file_that_is_not_there_is_no_damage(tmp_path):
         (b"{}", "it has no state"),
     ],
 )
-def test_the_error_of_a_damaged_file_names_it_with_the_problem_and_advice(
-    tmp_path, content, problem
-):
+def test_a_damaged_file_is_named_with_the_problem_and_advice(tmp_path, content, problem):
     def parse(value):
         raise ValueError(f"it has {len(value) or 'no'} state")
 

@@ -10,6 +10,7 @@ from edl_horovod.image import job as image_job
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 
 GIVEN = "host/zoo@sha256:" + "ab" * 32
+PARTS = ("base_image=host/base:1", "image_repository=host/zoo")
 
 
 def train(*overrides):
@@ -20,9 +21,9 @@ def predict(trained_model: Path, *overrides):
     return compose("predict", [f"trained_model={trained_model}", "data=d", "output=o", *overrides])
 
 
-def write_model(folder: Path, content: bytes) -> Path:
+def write_model(folder: Path, **fields: str) -> Path:
     folder.mkdir()
-    (folder / "trained_model.pb").write_bytes(content)
+    (folder / "trained_model.pb").write_bytes(TrainedModel(**fields).SerializeToString())
     return folder
 
 
@@ -59,68 +60,59 @@ def test_a_given_image_and_a_model_in_files_contradict_each_other():
 
 
 def test_a_model_in_files_has_its_zoo_in_the_image():
-    parts = ("base_image=host/base:1", "image_repository=host/zoo")
-    job = image.as_if_built(of_files(*parts))
+    job = image.as_if_built(of_files(*PARTS))
     assert (job.model_zoo, job.model_def) == ("/model_zoo", "model_of_spec.Model")
 
 
 @pytest.mark.parametrize("trust", ["", "trust=changed"])
 def test_the_image_that_a_model_names_is_shown_and_not_run_by_itself(tmp_path, trust):
-    model = write_model(tmp_path / "m", TrainedModel(docker_commit_id=GIVEN).SerializeToString())
+    model = write_model(tmp_path / "m", docker_commit_id=GIVEN)
     with pytest.raises(ConfigError, match=rf"{GIVEN}.*={GIVEN}.*trust=image"):
         image.ensure(predict(model, *filter(None, [trust])))
 
 
 def test_the_image_that_a_model_names_runs_where_that_is_allowed(tmp_path, caplog):
-    content = TrainedModel(docker_commit_id=GIVEN).SerializeToString()
+    model = write_model(tmp_path / "m", docker_commit_id=GIVEN)
     with caplog.at_level(logging.INFO):
-        job = image.ensure(predict(write_model(tmp_path / "m", content), "trust=changed,image"))
+        job = image.ensure(predict(model, "trust=changed,image"))
     assert job.image == GIVEN
     assert GIVEN in caplog.text
 
 
 def test_a_given_image_needs_no_trust(tmp_path):
     other = "host/other@sha256:" + "cd" * 32
-    content = TrainedModel(docker_commit_id=GIVEN).SerializeToString()
-    model = write_model(tmp_path / "m", content)
+    model = write_model(tmp_path / "m", docker_commit_id=GIVEN)
     assert image.ensure(predict(model, f"image={other}")).image == other
 
 
 def test_no_image_is_built_of_code_that_was_changed(tmp_path):
-    model = write_model(tmp_path / "m", TrainedModel(zoo_hash="ab").SerializeToString())
+    model = write_model(tmp_path / "m", zoo_hash="ab")
     (model / "zoo").mkdir()
     (model / "zoo" / "requirements.txt").write_text("evil\n")
     with pytest.raises(DataError, match="trust=changed"):
-        image.ensure(predict(model, "base_image=host/base:1", "image_repository=host/zoo"))
+        image.ensure(predict(model, *PARTS))
 
 
 def test_a_dry_run_names_the_place_of_the_image_and_builds_none(tmp_path, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
-    settings = ("base_image=host/base:1", "image_repository=host/zoo")
-    model = write_model(tmp_path / "m", TrainedModel().SerializeToString())
+    model = write_model(tmp_path / "m")
     (model / "zoo").mkdir()
-    assert image.as_if_built(predict(model, "trust=changed", *settings)).image == (
-        "host/zoo:not-built-yet"
-    )
-    job = image.as_if_built(train("model_zoo=git+https://host/zoo.git@v1", *settings))
-    assert (job.image, job.model_zoo) == ("host/zoo:not-built-yet", "/model_zoo")
+    of_model = image.as_if_built(predict(model, "trust=changed", *PARTS))
+    of_zoo = image.as_if_built(train("model_zoo=git+https://host/zoo.git@v1", *PARTS))
+    assert of_model.image == of_zoo.image == "host/zoo:not-built-yet"
+    assert of_zoo.model_zoo == "/model_zoo"
     assert image.as_if_built(train(f"image={GIVEN}")) == image.ensure(train(f"image={GIVEN}"))
 
 
-def test_a_model_trained_without_an_image_needs_one(tmp_path):
-    model = write_model(tmp_path / "m", TrainedModel().SerializeToString())
+def test_a_model_that_tells_no_image_is_refused_without_one(tmp_path):
+    with pytest.raises(ConfigError, match="read here"):  # Only the pods may see it.
+        image.ensure(predict(tmp_path / "m"))
+    model = write_model(tmp_path / "m")
     with pytest.raises(ConfigError, match="Missing: base_image"):
         image.ensure(predict(model))
-
-
-def test_a_model_that_only_the_pods_see_needs_a_given_image(tmp_path):
-    with pytest.raises(ConfigError, match="read here"):
-        image.ensure(predict(tmp_path / "nowhere"))
-
-
-def test_a_damaged_model_is_told(tmp_path):
+    (model / "trained_model.pb").write_bytes(b"\xff\xff")
     with pytest.raises(DataError, match="damaged"):
-        image.ensure(predict(write_model(tmp_path / "m", b"\xff\xff")))
+        image.ensure(predict(model))
 
 
 def test_no_builder_is_told_with_all_that_was_tried(monkeypatch, tmp_path):

@@ -132,9 +132,7 @@ def test_without_the_right_login_it_says_to_log_in(scheme, password, log_in):
 
 
 @pytest.mark.parametrize(("status", "is_login"), [(404, False), (503, False), (403, True)])
-def test_a_refusal_is_told_with_its_status_and_the_login_that_could_change_it(
-    status, is_login, log_in
-):
+def test_a_refusal_is_told_with_its_status_and_perhaps_the_login(status, is_login, log_in):
     with serving("Basic" if is_login else "") as registry:
         log_in(registry.address)
         registry.refusal = status

@@ -17,7 +17,6 @@ from edl_horovod.models.framework_name import framework_name, other_framework, w
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 from tests.jobs import config_of
 
-SPEC = "from edl_horovod import ElasticDLSpec\n"
 MODEL = "class Net: pass\n"
 TORCH, KERAS = f"import torch\n{MODEL}", f"import keras\n{MODEL}"
 
@@ -29,38 +28,34 @@ class Case:
     model_def: str = "net"
 
 
+def net(beginning: str, folder: str = "", **siblings: str) -> dict[str, str]:
+    """The files of a zoo: a model after some lines, and what lies beside it."""
+    texts = {"net": f"{beginning}\n{MODEL}", **siblings}
+    return {f"{folder}{name}.py": text for name, text in texts.items()}
+
+
 CASES = {
-    "torch": Case({"net.py": TORCH}, "torch"),
-    "a part of it": Case({"net.py": "from torch.nn import Module\n" + MODEL}, "torch"),
-    "its pictures": Case({"net.py": "from torchvision.models import resnet18\n" + MODEL}, "torch"),
-    "keras": Case({"net.py": KERAS}, "keras"),
-    "tensorflow": Case({"net.py": "import tensorflow as tf\n" + MODEL}, "keras"),
-    "neither": Case({"net.py": SPEC + MODEL}, "keras"),
-    "another package of a like name": Case({"net.py": "import torchless\n" + MODEL}, "keras"),
-    "under a condition": Case({"net.py": "if True:\n    import torch\n" + MODEL}, "torch"),
-    "in a function": Case({"net.py": "def make():\n    import torch\n" + MODEL}, "torch"),
+    "torch": Case(net("import torch"), "torch"),
+    "a part of it": Case(net("from torch.nn import Module"), "torch"),
+    "its pictures": Case(net("from torchvision.models import resnet18"), "torch"),
+    "keras": Case(net("import keras"), "keras"),
+    "tensorflow": Case(net("import tensorflow as tf"), "keras"),
+    "neither": Case(net("from edl_horovod import ElasticDLSpec"), "keras"),
+    "another package of a like name": Case(net("import torchless"), "keras"),
+    "under a condition": Case(net("if True:\n    import torch"), "torch"),
+    "in a function": Case(net("def make():\n    import torch"), "torch"),
     "in a function beside another": Case(
-        {"net.py": "import keras\ndef make():\n    import torch\n" + MODEL}, "keras"
+        net("import keras\ndef make():\n    import torch"), "keras"
     ),
-    "functions choose": Case(
-        {"net.py": "def make(self):\n    import torch\n    import keras\n" + MODEL}, "keras"
-    ),
-    "a sibling": Case(
-        {"net.py": "from base import B\n" + MODEL, "base.py": "import torch"}, "torch"
-    ),
-    "a sibling in a folder": Case(
-        {"a/net.py": "import base\n" + MODEL, "a/base.py": "import torch"}, "torch", "a.net"
-    ),
+    "functions choose": Case(net("def make(self):\n    import torch\n    import keras"), "keras"),
+    "a sibling": Case(net("from base import B", base="import torch"), "torch"),
+    "a sibling in a folder": Case(net("import base", "a/", base="import torch"), "torch", "a.net"),
     "as ElasticDL names siblings": Case(
-        {"a/net.py": f"from model_zoo.a import base\n{MODEL}", "a/base.py": "import torch"},
-        "torch",
-        "a.net.Net",
+        net("from model_zoo.a import base", "a/", base="import torch"), "torch", "a.net.Net"
     ),
-    "siblings in a circle": Case(
-        {"net.py": "import base\n" + MODEL, "base.py": "import net, torch"}, "torch"
-    ),
-    "a broken sibling": Case({"net.py": "import torch, base\n" + MODEL, "base.py": "("}, "torch"),
-    "another file of the zoo": Case({"net.py": TORCH, "other.py": KERAS}, "torch"),
+    "siblings in a circle": Case(net("import base", base="import net, torch"), "torch"),
+    "a broken sibling": Case(net("import torch, base", base="("), "torch"),
+    "another file of the zoo": Case(net("import torch", other=KERAS), "torch"),
     "a symbol in a folder": Case(
         {"a/x.py": TORCH, "a/y.py": "import keras\nclass K: pass"}, "torch", "a.Net"
     ),
@@ -87,15 +82,12 @@ def test_the_imports_of_the_file_say_it(tmp_path, case):
 
 
 def test_a_zoo_of_one_file_has_no_siblings(tmp_path):
-    write(tmp_path, {"net.py": "import torch, base\n" + MODEL, "base.py": "import keras"})
+    write(tmp_path, net("import torch, base", base="import keras"))
     assert framework_name(job(tmp_path / "net.py", model_def="")) == "torch"
 
 
-BOTH = {"net.py": "import base\nimport torch\n" + MODEL, "base.py": "import keras"}
-
-
 def test_a_file_that_imports_both_needs_the_setting(tmp_path):
-    zoo = write(tmp_path, BOTH)
+    zoo = write(tmp_path, net("import base\nimport torch", base="import keras"))
     with pytest.raises(ConfigError, match=r"framework") as error:
         framework_name(job(zoo))
     text = str(error.value)
@@ -163,8 +155,7 @@ def test_each_job_of_a_sweep_has_that_of_its_model(tmp_path):
     from edl_horovod.config.sweep import expand
     from edl_horovod.sweeps.run import make_plan
 
-    files = {"a.py": "import torch\n" + MODEL, "b.py": "import keras\n" + MODEL}
-    zoo = write(tmp_path / "zoo", files)
+    zoo = write(tmp_path / "zoo", {"a.py": TORCH, "b.py": KERAS})
     words = [f"model_zoo={zoo}", "model_def=a,b", "data=d", f"output={tmp_path}/out"]
     plan = make_plan(expand(words))
     assert [config.framework for config in plan.configs] == ["torch", "keras"]

@@ -253,14 +253,6 @@ def test_prepare_takes_its_function_from_git(repository, tmp_path):
     assert result.num_records == 1
 
 
-def test_a_repository_is_fetched_over_http(repository):
-    commit = repository.commit("x = 1\n")
-    with served_over_http(repository) as url:
-        zoo = ensure_local(f"{url}@{commit}")
-    assert zoo.path.joinpath("zoo", "mnist.py").read_text() == "x = 1\n"
-    assert zoo.path.name == commit
-
-
 @pytest.mark.parametrize(
     ("kind", "server", "spelling"),
     [

@@ -4,40 +4,18 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.models.calling import call_declared, declared
 from edl_horovod.models.parts import DATASET_ROLES, LOSS_ROLES, with_roles
 
-
-def released(labels, predictions):
-    return labels, predictions
-
-
-def earlier(output, labels):
-    return labels, output
-
-
-def keras_style(y_true, y_pred):
-    return y_true, y_pred
+LOSSES = {
+    "released": lambda labels, predictions: (labels, predictions),
+    "earlier": lambda output, labels: (labels, output),
+    "keras_style": lambda y_true, y_pred: (y_true, y_pred),
+    "nameless": lambda a, b: (a, b),
+    "half_named": lambda _, labels: (labels, _),
+    "with_param": lambda labels, outputs, scale=2: (labels, outputs),
+    "keyword_only": lambda *, outputs, labels: (labels, outputs),
+}
 
 
-def nameless(a, b):
-    return a, b
-
-
-def half_named(_, labels):
-    return labels, _
-
-
-def with_param(labels, outputs, scale=2):
-    return labels, outputs
-
-
-def keyword_only(*, outputs, labels):
-    return labels, outputs
-
-
-@pytest.mark.parametrize(
-    "function",
-    [released, earlier, keras_style, nameless, half_named, with_param, keyword_only],
-    ids=lambda function: function.__name__,
-)
+@pytest.mark.parametrize("function", LOSSES.values(), ids=LOSSES)
 def test_a_loss_gets_its_values_whatever_it_calls_them(function):
     adapted = with_roles(function, LOSS_ROLES, label="loss")
 

@@ -54,9 +54,8 @@ def here(tmp_path, monkeypatch):
 
 def config(*overrides: str, **spec: Any) -> JobConfig:
     keys = {"model_name": "My CNN", "model_definition": "cnn.pt", **spec}
-    return of_words(
-        *(f"model.spec.{key}={value}" for key, value in keys.items() if value), *overrides
-    )
+    words = [f"model.spec.{key}={value}" for key, value in keys.items() if value]
+    return of_words(*words, *overrides)
 
 
 def of_words(*words: str) -> JobConfig:
@@ -65,6 +64,11 @@ def of_words(*words: str) -> JobConfig:
 
 def of_function(name: str, *overrides: str) -> JobConfig:
     return of_words(f"model.spec=making:{name}", *overrides)
+
+
+def zoo_of(*overrides: str, **spec: Any) -> Path:
+    """The zoo that is made of a spec."""
+    return Path(spec_zoo.with_zoo(config(*overrides, **spec)).model_zoo)
 
 
 def test_a_zoo_has_the_files_and_code_that_names_them():
@@ -83,9 +87,8 @@ def test_a_zoo_has_the_files_and_code_that_names_them():
     assert file.read_text() == "values"
     assert str(file.relative_to(zoo)) in names
     assert lookup.files_defining(zoo, job.model_def) == [(zoo / "model_of_spec.py",)]
-    assert {"model_of_spec.py", "model_of_spec.json", "requirements.txt"} <= set(
-        map(str, zoo_files.sources(zoo))
-    )
+    sources = {*map(str, zoo_files.sources(zoo))}
+    assert {"model_of_spec.py", "model_of_spec.json", "requirements.txt"} <= sources
 
 
 def test_no_name_of_a_spec_becomes_code_of_the_zoo(tmp_path):
@@ -100,7 +103,7 @@ def test_no_name_of_a_spec_becomes_code_of_the_zoo(tmp_path):
 
 
 def test_what_is_in_the_zoo_is_what_the_spec_said():
-    (zoo,) = {Path(spec_zoo.with_zoo(config(optimizer="optim.Adam")).model_zoo)}
+    zoo = zoo_of(optimizer="optim.Adam")
 
     model = spec_zoo.model_in(zoo)
 
@@ -126,7 +129,7 @@ def test_a_folder_is_copied_whole(tmp_path):
     (tmp_path / "saved" / "variables").mkdir(parents=True)
     (tmp_path / "saved" / "variables" / "index").write_text("i")
 
-    zoo = Path(spec_zoo.with_zoo(config(model_definition="saved")).model_zoo)
+    zoo = zoo_of(model_definition="saved")
 
     assert (zoo / "model_of_spec_files/model_definition/saved/variables/index").is_file()
 
@@ -138,7 +141,7 @@ def test_files_of_one_name_are_kept_apart(tmp_path):
         (tmp_path / "model_zoo" / name / "own.py").write_text(f"{name} = 1\n")
         objects.append(f"{{key: {name}, value: {name}, path: model_zoo/{name}/own.py}}")
 
-    zoo = Path(spec_zoo.with_zoo(config(custom_objects=f"[{','.join(objects)}]")).model_zoo)
+    zoo = zoo_of(custom_objects=f"[{','.join(objects)}]")
 
     first, second = spec_zoo.model_in(zoo).custom_objects
     assert (first.path.read_text(), second.path.read_text()) == ("a = 1\n", "b = 1\n")
@@ -152,9 +155,9 @@ def test_code_comes_with_what_it_imports_from_beside_it(tmp_path):
     (folder / "sizes.py").write_text("")
     (folder / "others.py").write_text("")
 
-    job = spec_zoo.with_zoo(config(model_definition="", model_architecture="model_zoo/net.py:Net"))
+    zoo = zoo_of(model_definition="", model_architecture="model_zoo/net.py:Net")
 
-    code = spec_zoo.model_in(Path(job.model_zoo)).architecture
+    code = spec_zoo.model_in(zoo).architecture
     assert code is not None
     names = sorted(file.name for file in code.parent.iterdir())
     assert names == ["layers.py", "net.py", "sizes.py"]
@@ -229,15 +232,13 @@ def test_a_function_of_the_users_zoo_comes_along(tmp_path):
     (folder / "rows.py").write_text("def feed(records, mode): ...\n")
     (folder / "requirements.txt").write_text("numpy\n")
 
-    without = Path(spec_zoo.with_zoo(config("loss=mse")).model_zoo)
-    job = Path(spec_zoo.with_zoo(config("input_fn=rows.feed")).model_zoo)
-    of_data = Path(spec_zoo.with_zoo(config("data=dataset:rows.Rows")).model_zoo)
+    zoo = zoo_of("input_fn=rows.feed")
 
-    assert not (without / "rows.py").exists()
-    assert (job / "rows.py").is_file()
-    assert of_data == job
-    assert (job / "requirements.txt").read_text() == "numpy\n"
-    assert (job / "model_of_spec.py").is_file()
+    assert not (zoo_of("loss=mse") / "rows.py").exists()
+    assert (zoo / "rows.py").is_file()
+    assert zoo_of("data=dataset:rows.Rows") == zoo
+    assert (zoo / "requirements.txt").read_text() == "numpy\n"
+    assert (zoo / "model_of_spec.py").is_file()
 
 
 def test_a_dry_run_says_it_and_writes_nothing():

@@ -24,6 +24,7 @@ class {name}(ElasticDLSpec):
         return lr
 """
 NO_MODEL = SPEC.replace("create_model", "create_modem")
+MNIST = SPEC.format(name="Mnist")
 
 
 pytestmark = pytest.mark.usefixtures("imports_end_with_the_test")
@@ -58,13 +59,6 @@ def mnist(write):
     return mnist
 
 
-def test_symbol_of_a_file(write, load):
-    file = write("regressor.py", SPEC.format(name="DNN") + SPEC.format(name="Other"))
-    loaded = load("regressor.DNN")
-    assert type(loaded.spec).__name__ == "DNN"
-    assert (loaded.source_file, loaded.symbol, loaded.zoo) == (file, "DNN", file.parent)
-
-
 def test_a_program_that_forbids_an_import_loads_models(write, load, monkeypatch):
     monkeypatch.setitem(sys.modules, "a_module_nobody_may_import", None)
     write("m.py", SPEC.format(name="A"))
@@ -80,31 +74,43 @@ def test_symbol_of_a_file_in_a_folder_beside_a_file_of_the_same_name(write, load
 
 
 @pytest.mark.parametrize(
-    ("files", "model_def", "symbol"),
+    ("files", "model_def", "file", "symbol"),
     [
-        ({"mnist.py": SPEC.format(name="Mnist")}, "mnist", "Mnist"),
+        ({"mnist.py": MNIST}, "mnist", "mnist.py", "Mnist"),
         (
             {
                 "mnist/helpers.py": "WIDTH = 3\n",
-                "mnist/mnist.py": "from helpers import WIDTH\n" + SPEC.format(name="Mnist"),
+                "mnist/mnist.py": f"from helpers import WIDTH\n{MNIST}",
             },
             "mnist",
+            "mnist/mnist.py",
             "Mnist",
+        ),
+        (
+            {"regressor.py": SPEC.format(name="DNN") + SPEC.format(name="Other")},
+            "regressor.DNN",
+            "regressor.py",
+            "DNN",
+        ),
+        (
+            {"fintech/credit.py": SPEC.format(name="Mine"), "fintech/x.py": MNIST},
+            "fintech.Mine",
+            "fintech/credit.py",
+            "Mine",
         ),
         # A file that cannot mean the symbol is not run.
         (
             {"fintech/credit.py": SPEC.format(name="Mine"), "fintech/x.py": "raise RuntimeError\n"},
             "fintech.Mine",
+            "fintech/credit.py",
             "Mine",
         ),
         # A spec that another file of the folder imports is not ambiguous.
         (
-            {
-                "fintech/__init__.py": "from fintech.credit import Credit\n",
-                "fintech/credit.py": SPEC.format(name="Credit"),
-            },
-            "fintech.Credit",
-            "Credit",
+            {"mine/__init__.py": "from mine.credit import Mnist\n", "mine/credit.py": MNIST},
+            "mine.Mnist",
+            "mine/credit.py",
+            "Mnist",
         ),
         # Imported and abstract specs do not count.
         (
@@ -113,21 +119,20 @@ def test_symbol_of_a_file_in_a_folder_beside_a_file_of_the_same_name(write, load
                 "mnist.py": "from base import Base, Whole\n\nclass Mnist(Whole):\n    pass\n",
             },
             "mnist",
+            "mnist.py",
             "Mnist",
         ),
     ],
-    ids=["a file", "a folder", "a file that is not run", "an imported spec", "an abstract spec"],
+    ids=["file", "folder", "symbol", "symbol in folder", "not run", "imported", "abstract"],
 )
-def test_a_name_gives_the_one_spec_that_it_can_mean(write, load, files, model_def, symbol):
+def test_a_name_gives_the_one_spec_that_it_can_mean(
+    write, load, tmp_path, files, model_def, file, symbol
+):
     for name, text in files.items():
         write(name, text)
-    assert load(model_def).symbol == symbol
-
-
-def test_folder_and_symbol_scan_the_files_of_the_folder(write, load):
-    write("fintech/credit.py", SPEC.format(name="MyKerasModel"))
-    write("fintech/risk.py", SPEC.format(name="Other"))
-    assert load("fintech.MyKerasModel").source_file.name == "credit.py"
+    loaded = load(model_def)
+    assert type(loaded.spec).__name__ == loaded.symbol == symbol
+    assert (loaded.source_file, loaded.zoo) == (tmp_path / file, tmp_path)
 
 
 def test_what_is_ambiguous_is_listed(write, load):
@@ -160,12 +165,6 @@ def test_a_missing_model_is_named_with_the_nearest(write, load, file, text, mode
     assert str(caught.value).count(nearest) >= 2, "it is listed, too"
 
 
-def test_a_name_that_is_no_spec_is_refused(write, load):
-    write("regressor.py", "DNN = 3\n")
-    with pytest.raises(UserCodeError, match="extends ElasticDLSpec"):
-        load("regressor.DNN")
-
-
 @pytest.mark.parametrize("model_def", ["../evil", "a/b.C", "a..b", "", "a.b()"])
 def test_a_name_that_is_not_dotted_is_refused(model_def, load):
     with pytest.raises(ConfigError, match="by dots"):
@@ -175,13 +174,6 @@ def test_a_name_that_is_not_dotted_is_refused(model_def, load):
 def test_a_zoo_that_is_no_directory_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="model_zoo="):
         load_spec(str(tmp_path / "none"), "a", params={})
-
-
-def test_missing_methods_are_named(write, load):
-    write("regressor.py", NO_MODEL.format(name="DNN"))
-    for model_def in ("regressor.DNN", "regressor"):
-        with pytest.raises(UserCodeError, match=r"regressor\.py .*create_model"):
-            load(model_def)
 
 
 def test_a_spec_may_leave_loss_and_optimizer_to_its_model_but_a_whole_one_is_preferred(write, load):
@@ -203,16 +195,26 @@ def test_a_syntax_error_names_file_and_line(write, load):
         assert isinstance(caught.value.__cause__, SyntaxError)
 
 
-def test_an_error_at_import_names_file_line_and_message(write, load):
-    file = write("broken.py", "x = 1\nx.y\n" + SPEC.format(name="Broken"))
-    with pytest.raises(UserCodeError, match=rf"{file}:2: AttributeError: .*'y'"):
-        load("broken")
-
-
-def test_a_module_that_is_not_there_is_to_be_installed(mnist, load):
-    mnist("import no_such_package\n")
-    with pytest.raises(UserCodeError, match=r"no_such_package.*requirements\.txt"):
-        load("mnist")
+@pytest.mark.parametrize(
+    ("text", "model_def", "message"),
+    [
+        ("Mnist = 3\n", "mnist.Mnist", "extends ElasticDLSpec"),
+        (NO_MODEL.format(name="Mnist"), "mnist.Mnist", r"mnist\.py .*create_model"),
+        (NO_MODEL.format(name="Mnist"), "mnist", r"mnist\.py .*create_model"),
+        (f"x = 1\nx.y\n{MNIST}", "mnist", "{file}:2: AttributeError: .*'y'"),
+        (f"import no_such_package\n{MNIST}", "mnist", r"no_such_package.*requirements\.txt"),
+        (
+            f"{MNIST}    def __init__(self):\n        raise KeyError('no')\n",
+            "mnist",
+            r"Mnist .*mnist\.py:\d+: KeyError: 'no'",
+        ),
+    ],
+    ids=["no spec", "no model", "no model in a file", "import", "package", "constructor"],
+)
+def test_a_file_without_a_usable_model_says_why(write, load, text, model_def, message):
+    file = write("mnist.py", text)
+    with pytest.raises(UserCodeError, match=message.format(file=file)):
+        load(model_def)
 
 
 @pytest.mark.parametrize(
@@ -249,12 +251,6 @@ def test_a_file_that_failed_can_be_mended_and_loaded(mnist, load):
     assert load("mnist").symbol == "Mnist"
 
 
-def test_an_error_in_the_constructor_names_the_line(mnist, load):
-    mnist(after="    def __init__(self):\n        raise KeyError('no')\n")
-    with pytest.raises(UserCodeError, match=r"Mnist .*mnist\.py:\d+: KeyError: 'no'"):
-        load("mnist")
-
-
 def test_a_file_runs_once_however_it_is_reached(write, load, tmp_path):
     text = f"with open({str(tmp_path / 'runs')!r}, 'a') as runs:\n    runs.write('x')\n"
     write("fintech/base.py", text + SPEC.format(name="Base"))
@@ -269,7 +265,7 @@ def test_a_file_runs_once_however_it_is_reached(write, load, tmp_path):
 def test_siblings_of_two_zoos_are_not_mixed(write, tmp_path):
     for zoo in ("one", "two"):
         write(f"{zoo}/helpers.py", f"name_of_zoo = {zoo!r}\n")
-        write(f"{zoo}/mnist.py", "from helpers import name_of_zoo\n" + SPEC.format(name="Mnist"))
+        write(f"{zoo}/mnist.py", "from helpers import name_of_zoo\n" + MNIST)
     for zoo in ("one", "two", "one"):
         loaded = load_spec(str(tmp_path / zoo), "mnist", params={})
         assert loaded.module.name_of_zoo == zoo

@@ -1,4 +1,3 @@
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -75,8 +74,7 @@ def test_a_reader_of_the_reference_reads_our_parameters():
 
 
 def test_the_generated_files_are_those_of_the_proto(tmp_path):
-    if importlib.util.find_spec("grpc_tools") is None:
-        pytest.skip("grpcio-tools is not installed")
+    pytest.importorskip("grpc_tools")
     source = "edl_horovod/proto/trained_model.proto"
     arguments = [f"-I{ROOT}", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", source]
     # A process of its own: protoc inside a process that has loaded TensorFlow ends it.
