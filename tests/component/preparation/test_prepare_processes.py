@@ -1,5 +1,6 @@
 """The pool's processes: they are signalled only while their numbers are their own."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -53,16 +54,17 @@ def signalled(monkeypatch):
     return are_there
 
 
-def test_a_process_that_ended_well_is_not_signalled_by_a_number_given_away(pool, signalled):
-    with pool(FUNCTION) as running:
-        running.source()
-
-    assert signalled == [True]
-
-
-def test_a_process_that_died_is_not_signalled_by_a_number_given_away(pool, signalled):
-    died = pytest.raises(JobFailed, match="ended with 3")
-    with died, pool("import os; os._exit(3)") as running:
+@pytest.mark.parametrize(
+    ("source", "failure"),
+    [
+        (FUNCTION, contextlib.nullcontext()),
+        ("import os; os._exit(3)", pytest.raises(JobFailed, match="ended with 3")),
+    ],
+    ids=["ended well", "died"],
+)
+def test_a_process_that_ended_is_not_signalled(pool, signalled, source, failure):
+    """Its number may have been given to another process."""
+    with failure, pool(source) as running:
         running.source()
 
     assert signalled == [True]

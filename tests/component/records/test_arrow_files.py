@@ -120,23 +120,18 @@ def test_dictionaries_of_lists_and_of_structs_are_replaced(tmp_path):
     }
 
 
-def test_a_dictionary_that_grows_by_deltas_is_read_from_any_batch(tmp_path):
+@pytest.mark.parametrize(
+    ("new", "later"), [(pa.ipc.new_stream, ANIMALS[2:3]), (pa.ipc.new_file, [])]
+)
+def test_a_dictionary_that_grows_by_deltas_is_read_from_any_batch(tmp_path, new, later):
     texts = ["cat", "dog", "horse", "cow"]
     grown = [categories([0, 1, 0], texts[:2]), categories([3, 2, 1], texts)]
-    # The last one is another dictionary, so it is replaced.
-    path = write_batches(tmp_path / "a.arrow", [*grown, ANIMALS[2]], has_deltas=True)
-    expected = [b"cat", b"dog", b"cat", b"cow", b"horse", b"dog", b"ant", b"ant", b"ant"]
+    # Another dictionary after these replaces them, which only a stream may do.
+    path = write_batches(tmp_path / "a.arrow", [*grown, *later], new=new, has_deltas=True)
+    expected = [b"cat", b"dog", b"cat", b"cow", b"horse", b"dog", *[b"ant"] * 3 * len(later)]
     assert read_columns(path) == {"t": expected}
-    assert read_columns(path, [8, 3, 0]) == {"t": [b"ant", b"cow", b"cat"]}
-
-
-def test_a_file_has_the_same_dictionary_for_all_batches(tmp_path):
-    texts = ["cat", "dog", "horse", "cow"]
-    columns = [categories([0, 1, 0], texts[:2]), categories([3, 2, 1], texts)]
-    path = write_batches(tmp_path / "a.arrow", columns, new=pa.ipc.new_file, has_deltas=True)
-    assert read_columns(path, [5, 4, 3, 2, 1, 0]) == {
-        "t": [b"dog", b"horse", b"cow", b"cat", b"dog", b"cat"]
-    }
+    assert read_columns(path, range(len(expected))[::-1]) == {"t": expected[::-1]}
+    assert read_columns(path, [3]) == {"t": [b"cow"]}
 
 
 def test_a_file_that_replaces_a_dictionary_is_damaged(tmp_path):
@@ -147,9 +142,14 @@ def test_a_file_that_replaces_a_dictionary_is_damaged(tmp_path):
         read_columns(tmp_path / "a.arrow")
 
 
-def test_a_code_without_an_entry_in_its_dictionary_is_named(tmp_path):
-    wrong = pa.DictionaryArray.from_arrays(pa.array([0, 5], pa.int8()), ["cat", "dog"], safe=False)
-    with pytest.raises(DataError, match=r"'t' .*a\.arrow.* 2"):
+@pytest.mark.parametrize(
+    ("codes", "texts", "detail"),
+    [([0, 5], ["cat", "dog"], r"'t' .*a\.arrow.* 2"), ([0, 1], ["cat", None], "1 empty .*'t'")],
+    ids=["no entry", "empty"],
+)
+def test_a_code_without_a_text_is_named(tmp_path, codes, texts, detail):
+    wrong = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), texts, safe=False)
+    with pytest.raises(DataError, match=detail):
         read_columns(write_batches(tmp_path / "a.arrow", [ANIMALS[0], wrong]))
 
 
@@ -163,12 +163,6 @@ def test_dictionaries_that_are_too_large_to_be_held_are_refused_before_they_are_
         assert tracemalloc.get_traced_memory()[1] < 32 << 20
     finally:
         tracemalloc.stop()
-
-
-def test_an_empty_value_of_a_dictionary_is_named(tmp_path):
-    path = write_batches(tmp_path / "a.arrow", [ANIMALS[0], categories([0, 1], ["cat", None])])
-    with pytest.raises(DataError, match=r"1 empty .*'t'"):
-        read_columns(path)
 
 
 def test_a_data_set_that_datasets_saved_is_read_with_its_pictures(tmp_path):
@@ -186,18 +180,6 @@ def test_a_data_set_that_datasets_saved_is_read_with_its_pictures(tmp_path):
         "image": [b"png %d" % n for n in range(6)],
         "label": [0, 0, 0, 1, 1, 1],
     }
-
-
-def test_an_index_reads_no_values_and_serves_the_next_reader(tmp_path):
-    table = pa.table({"x": np.random.default_rng(1).normal(size=1 << 20)})
-    path = write_file(tmp_path / "a.arrow", table, rows=10_000)
-    prints = set()
-    for _ in range(2):
-        with Reader.open(str(path), folder=tmp_path / "job") as reader:
-            prints.add(reader.fingerprint)
-            assert reader.read([123_456])[0].tolist() == table["x"].to_pylist()[123_456:123_457]
-    assert len(prints) == 1
-    assert len(list(tmp_path.glob(".edl_horovod.*.index"))) == 1
 
 
 @pytest.mark.parametrize("write", [write_file, write_stream])

@@ -34,12 +34,16 @@ def opened(path):
     return open_source(str(path), DataConfig())
 
 
+def read_times(source):
+    return plain(source.read(range(3))[0]), source.layout.columns[0].dtype
+
+
 def read_as_trained(path, trained):
     """The times of a file, and their type, as a model gets them that was trained with another."""
     with opened(trained) as source:
         columns = columns_from_json(columns_to_json(source.layout.columns))
     with as_trained(columns, opened(path), data=f"data={path}") as source:
-        return plain(source.read(range(len(DAYS)))[0]), source.layout.columns[0].dtype
+        return read_times(source)
 
 
 UNITS = [pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC")]
@@ -50,7 +54,7 @@ KINDS = [*UNITS, pa.date32(), pa.date64()]
 def test_a_date_is_the_same_date_in_the_units_of_the_training(tmp_path, trained):
     trained = write(tmp_path / "trained.arrow", TIMES, trained)
     with opened(trained) as source:
-        expected = plain(source.read(range(3))[0]), source.layout.columns[0].dtype
+        expected = read_times(source)
     for number, kind in enumerate(KINDS):
         data = write(tmp_path / f"{number}.arrow", TIMES, kind)
         assert read_as_trained(data, trained) == expected, kind
@@ -85,7 +89,7 @@ def test_times_of_a_day_and_durations_are_converted(tmp_path, trained, other):
         values = [datetime.time(0, 0, 1), datetime.time(0, 1), datetime.time(1)]
     file = write(tmp_path / "trained.arrow", values, trained)
     with opened(file) as source:
-        expected = plain(source.read(range(3))[0]), source.layout.columns[0].dtype
+        expected = read_times(source)
     assert read_as_trained(write(tmp_path / "a.arrow", values, other), file) == expected
 
 

@@ -1,20 +1,16 @@
 """Every format in S3: the records of the disk, by ranges, and no file is fetched as a whole."""
 
-import io
-import tarfile
+import functools
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.feather as feather
-import pyarrow.parquet as pq
 import pytest
 
 from edl_horovod.config.schema import DataConfig
 from edl_horovod.records.job_data import open_source
 from edl_horovod.records.source import JobFolders
 from tests.columns import plain
+from tests.component.records import writers
 from tests.later import LATER
-from tests.mds_shards import shard
 from tests.s3_server import serve
 
 if LATER:
@@ -37,46 +33,23 @@ def _environment(server, monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
 
 
-def tfrecord(path):
+def tfrecord(path, rows):
     with tf.io.TFRecordWriter(str(path)) as writer:
-        for row in X:
+        for row in rows:
             writer.write(row.tobytes())
 
 
-def text(path):
-    path.write_text("".join(f"{row.tolist()}\n" for row in X))
+def text(path, rows):
+    path.write_text("".join(f"{row.tolist()}\n" for row in rows))
 
 
-def table():
-    return pa.table({"n": np.arange(COUNT), "x": pa.array(list(X), pa.list_(pa.float64(), 200))})
+def jsonl(path, rows):
+    lines = [f'{{"n": {n}, "x": {row[:50].tolist()}}}\n' for n, row in enumerate(rows)]
+    path.write_text("".join(lines))
 
 
-def parquet(path):
-    pq.write_table(table(), path, row_group_size=300)
-
-
-def arrow(path):
-    feather.write_feather(table(), str(path), chunksize=300)
-
-
-def jsonl(path):
-    path.write_text("".join(f'{{"n": {n}, "x": {row[:50].tolist()}}}\n' for n, row in enumerate(X)))
-
-
-def npz(path):
-    np.savez(path, n=np.arange(COUNT), x=X)
-
-
-def tar(path):
-    with tarfile.open(path, "w") as archive:
-        for number, row in enumerate(X):
-            info = tarfile.TarInfo(f"{number:05d}.x")
-            info.size = row.nbytes
-            archive.addfile(info, io.BytesIO(row.tobytes()))
-
-
-def mds(path):
-    path.write_bytes(shard([row.tobytes() for row in X], ["ndarray:float64:200"], [1600], ["x"]))
+def npz(path, rows):
+    np.savez(path, n=np.arange(len(rows)), x=rows)
 
 
 def opened_remotely(name, tmp_path):
@@ -89,18 +62,18 @@ def opened_remotely(name, tmp_path):
     [
         (tfrecord, "a.tfrecord"),
         (text, "a.txt"),
-        (parquet, "a.parquet"),
-        (arrow, "a.feather"),
+        (writers.parquet, "a.parquet"),
+        (functools.partial(writers.arrow, compression="lz4"), "a.feather"),
         (jsonl, "a.jsonl"),
         (npz, "a.npz"),
-        (tar, "a.tar"),
-        (mds, "a.mds"),
+        (writers.tar, "a.tar"),
+        (writers.mds, "a.mds"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_remote_records_are_those_of_the_disk(server, tmp_path, write, name):
     path = tmp_path / name
-    write(path)
+    write(path, X)
     server.put(f"formats/{name}", path.read_bytes())
     ids = [COUNT - 1, 0, 1500]
     with opened_remotely(f"formats/{name}", tmp_path) as remote:

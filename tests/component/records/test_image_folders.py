@@ -34,9 +34,8 @@ def pictures(tmp_path):
 
 
 def test_a_record_is_a_picture_with_its_class_as_keras_numbers_it(pictures):
-    dataset = keras.utils.image_dataset_from_directory(
-        pictures, shuffle=False, batch_size=None, image_size=(8, 8)
-    )
+    options = {"shuffle": False, "batch_size": None, "image_size": (8, 8)}
+    dataset = keras.utils.image_dataset_from_directory(pictures, **options)
     expected = [(pixels.numpy(), int(label)) for pixels, label in dataset]
     columns = read_columns(pictures)
     assert columns["label"] == [label for _, label in expected]

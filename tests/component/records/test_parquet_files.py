@@ -111,23 +111,6 @@ def test_a_large_row_group_is_one_block_and_a_small_one_several(tmp_path):
         assert reader.block_counts.tolist() == [4096, 4096, 10_000 - 2 * 4096]
 
 
-def test_an_index_is_cached_and_a_changed_file_is_indexed_again(tmp_path):
-    data = {"x": np.random.default_rng(1).normal(size=1 << 20)}
-    path = write(tmp_path / "a.parquet", data, row_group_size=1 << 17)
-    with Reader.open(str(path), folder=tmp_path / "job") as reader:
-        first = reader.fingerprint
-    assert len(list(tmp_path.glob(".edl_horovod.*.index"))) == 1
-    with Reader.open(str(path), folder=tmp_path / "job") as reader:
-        assert reader.fingerprint == first
-        write(path, {"x": data["x"] + 1}, row_group_size=1 << 17)
-        with pytest.raises(DataError, match="changed since"):
-            reader.read([1 << 19])
-    said = []
-    with Reader.open(str(path), folder=tmp_path / "job", tell=said.append) as reader:
-        assert reader.fingerprint != first
-    assert "a.parquet" in said[0]
-
-
 def test_an_empty_value_that_nothing_stands_for_is_an_error_with_its_column(tmp_path):
     path = write(tmp_path / "a.parquet", {"id": pa.array([1, None]), "x": [1.0, 2.0]})
     with pytest.raises(DataError, match=r"1 empty .*'id' .* 1"):
@@ -166,9 +149,8 @@ def test_columns_that_share_a_name_in_a_later_file_are_refused(tmp_path):
 
 
 def test_damaged_files_are_one_sentence(tmp_path):
-    path = write(
-        tmp_path / "a.parquet", numbers(1000), row_group_size=100, write_page_checksum=True
-    )
+    options = {"row_group_size": 100, "write_page_checksum": True}
+    path = write(tmp_path / "a.parquet", numbers(1000), **options)
     whole = path.read_bytes()
     changed = bytearray(whole)
     changed[60] ^= 255

@@ -1,65 +1,36 @@
 """Files that are rewritten with equal sizes, in formats that hold no checksums of their records."""
 
-import io
+import functools
 import os
 import shutil
-import tarfile
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from edl_horovod.config.schema import DataConfig
 from edl_horovod.errors import DataError
 from edl_horovod.records.files import remote
 from edl_horovod.records.job_data import open_source
+from edl_horovod.records.source import JobFolders
 from tests.columns import plain
-from tests.mds_shards import shard
+from tests.component.records import writers
 from tests.s3_server import serve
 
-
-def arrow(path, values):
-    table = pa.table({"x": values})
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as to:
-        to.write_table(table, max_chunksize=1000)
-
-
-def parquet(path, values):
-    how = {"compression": None, "use_dictionary": False, "write_statistics": False}
-    pq.write_table(pa.table({"x": values}), path, row_group_size=1000, **how)
-
-
-def tar(path, values):
-    with tarfile.open(path, "w") as archive:
-        for number, value in enumerate(values):
-            info = tarfile.TarInfo(f"{number:05d}.x")
-            info.size = 1000
-            archive.addfile(info, io.BytesIO(value.tobytes() + bytes(992)))
-
-
-def mds(path, values):
-    rows = [np.full(125, value).tobytes() for value in values]
-    path.write_bytes(shard(rows, ["ndarray:float64:125"], [1000], ["x"]))
-
-
-def npy(path, values):
-    np.save(path, values)
-
-
+PLAIN = {"compression": None, "use_dictionary": False, "write_statistics": False}
 FORMATS = {
-    "arrow": (arrow, 10_000),
-    "parquet": (parquet, 10_000),
-    "npy": (npy, 10_000),
-    "tar": (tar, 3000),
-    "mds": (mds, 3000),
+    "arrow": (writers.arrow, (10_000, 1)),
+    "parquet": (functools.partial(writers.parquet, **PLAIN), (10_000, 1)),
+    "npy": (np.save, (10_000, 1)),
+    "tar": (writers.tar, (3000, 125)),
+    "mds": (writers.mds, (3000, 125)),
 }
-"""How each is written, and how many records are several chunks."""
+"""How each is written, and which rows are several chunks."""
 
 
 def write(path, *, add=0.0, times=1):
-    how, count = FORMATS[path.suffix[1:]]
-    how(path, np.arange(float(times * count)) + add)
+    write_rows, (count, width) = FORMATS[path.suffix[1:]]
+    values = np.arange(float(times * count)) + add
+    write_rows(path, np.repeat(values[:, np.newaxis], width, axis=1))
     return count * times
 
 
@@ -69,6 +40,11 @@ def rewrite(path, *, add, times=1):
     write(path, add=add, times=times)
     assert path.stat().st_size == before.st_size
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000_000))
+
+
+def times_of_large(path):
+    """How often the records of a format make a file that has an index."""
+    return 60 if FORMATS[path.suffix[1:]][1] == (10_000, 1) else 2
 
 
 def fingerprint(path):
@@ -86,9 +62,9 @@ def path(request, tmp_path):
     return tmp_path / f"a.{request.param}"
 
 
-@pytest.mark.parametrize("times", [1, 60], ids=["read as a whole", "read by samples"])
-def test_the_fingerprint_differs_where_the_values_do(path, times):
-    times = times if FORMATS[path.suffix[1:]][1] == 10_000 else min(times, 2)
+@pytest.mark.parametrize("is_large", [False, True], ids=["read as a whole", "read by samples"])
+def test_the_fingerprint_differs_where_the_values_do(path, is_large):
+    times = times_of_large(path) if is_large else 1
     write(path, times=times)
     before = fingerprint(path)
     rewrite(path, add=1.0, times=times)
@@ -123,6 +99,28 @@ def test_a_file_that_is_written_again_between_jobs_is_read_as_it_is(path):
         source.read([count - 1])
 
 
+@pytest.mark.parametrize("name", ["arrow", "parquet", "tar", "mds"])
+def test_an_index_serves_the_next_job_until_the_file_changes(tmp_path, name):
+    path, messages = tmp_path / f"a.{name}", []
+    times = times_of_large(path)
+    count = write(path, times=times)
+    folders = JobFolders(*(tmp_path / "job" / part for part in ("index", "records", "partial")))
+
+    def read():
+        with open_source(str(path), DataConfig(), folders=folders, tell=messages.append) as source:
+            columns = [plain(column) for column in source.read([count - 1, count // 3])]
+            return source.fingerprint, columns
+
+    first = read()
+    assert read() == first
+    assert len(list(tmp_path.glob(".edl_horovod.*.index"))) == 1
+    rewrite(path, add=1.0, times=times)
+    changed = read()
+    assert changed[0] != first[0]
+    assert changed[1] != first[1]
+    assert any(path.name in message for message in messages)
+
+
 def test_an_object_that_is_replaced_while_a_job_reads_it_is_an_error(tmp_path, monkeypatch):
     with serve() as server:
         for name, value in server.environment.items():
@@ -132,7 +130,7 @@ def test_an_object_that_is_replaced_while_a_job_reads_it_is_an_error(tmp_path, m
         count = write(path)
         server.put("a.arrow", path.read_bytes())
         with open_source("s3://bucket/a.arrow", DataConfig()) as source:
-            assert plain(source.read([count - 1])[0]) == [count - 1.0]
+            assert plain(source.read([count - 1])[0]) == [[count - 1.0]]
             rewrite(path, add=1.0)
             server.put("a.arrow", path.read_bytes())
             with pytest.raises(DataError, match="changed since"):
