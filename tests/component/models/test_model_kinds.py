@@ -18,7 +18,12 @@ from tests.later import LATER
 from tests.records import example
 
 if LATER:
+    import keras
+    import tensorflow as tf
+
     from edl_horovod.frameworks.keras.plain_models import PLAIN_MODELS
+
+    load_spec = functools.partial(model_zoo.load_spec, plain_models=PLAIN_MODELS)
 
 ZOO = Path(__file__).parents[2] / "zoo"
 HEAD = "import keras, tensorflow as tf\n"
@@ -44,8 +49,6 @@ class {name}(keras.Model):
     def default_input(dataset, mode):
         return dataset
 """
-if LATER:
-    load_spec = functools.partial(model_zoo.load_spec, plain_models=PLAIN_MODELS)
 LABELS = np.array([[0.0], [1.0], [2.0]], np.float32)
 OUTPUTS = np.array([[0.5], [1.0], [4.0]], np.float32)
 VALUES = {"labels": LABELS, "outputs": OUTPUTS}
@@ -70,16 +73,13 @@ def load(tmp_path):
         zoo = next(zoos)
         zoo.mkdir()
         (zoo / "mine.py").write_text(text)
-        return load_spec(
-            str(zoo), model_def, params=params, overrides=Overrides(**(overrides or {}))
-        )
+        settings = Overrides(**(overrides or {}))
+        return load_spec(str(zoo), model_def, params=params, overrides=settings)
 
     return load
 
 
 def records():
-    import tensorflow as tf
-
     data = [example(x=[1.0, 2.0, 3.0, number], y=[float(number)]) for number in range(3)]
     return tf.data.Dataset.from_tensor_slices(data)
 
@@ -214,8 +214,6 @@ def test_metrics_are_one_value_an_example_or_a_mean(load, metric):
 
 @pytest.mark.parametrize("metric", ["keras.metrics.AUC", "keras.metrics.AUC()"])
 def test_metrics_of_keras_are_made_once_and_outside_a_traced_step(load, metric):
-    import tensorflow as tf
-
     spec = metrics_of(load, f"{{'m': {metric}}}")
     created = []
 
@@ -267,8 +265,6 @@ def test_a_wrong_return_type_names_file_and_symbol(load, old, new, method, named
 
 @pytest.mark.parametrize("loss", ['"mse"', "keras.losses.MeanSquaredError()", "own"])
 def test_weights_of_examples_count_as_in_keras(load, loss):
-    import keras
-
     text = "def own(y_true, y_pred):\n    return keras.ops.square(y_true - y_pred)\n"
     spec = load(HEAD + text + CLASS.format(name="Mine").replace('"mse"', loss)).spec
     weights = np.array([1.0, 0.0, 3.0], np.float32)
@@ -278,8 +274,6 @@ def test_weights_of_examples_count_as_in_keras(load, loss):
 
 
 def test_an_optimizer_that_is_copied_leaves_out_what_is_not_to_decay(load):
-    import keras
-
     default = (
         "keras.optimizers.AdamW()\n    default_optimizer.exclude_from_weight_decay(var_names=['b'])"
     )
@@ -300,10 +294,7 @@ def test_a_model_without_an_input_takes_the_examples_of_an_own_dataset(load):
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        (
-            MODULE.replace("def dataset_fn", "def data"),
-            r"custom_model .*mine\.py .*input_fn=",
-        ),
+        (MODULE.replace("def dataset_fn", "def data"), r"custom_model .*mine\.py .*input_fn="),
         (HEAD + "class Mine(keras.Model): pass", r"Mine .* input_fn, loss, optimizer"),
         (
             HEAD + CLASS.format(name="A") + CLASS.format(name="B"),
@@ -315,10 +306,7 @@ def test_a_model_without_an_input_takes_the_examples_of_an_own_dataset(load):
             + CLASS.format(name="A").replace("@staticmethod", "").replace("(data", "(self, data"),
             r"A\.default_input .*mine\.py .*@staticmethod",
         ),
-        (
-            HEAD + CLASS.format(name="A").replace('"mse"', "3"),
-            "default_loss .* function",
-        ),
+        (HEAD + CLASS.format(name="A").replace('"mse"', "3"), "default_loss .* function"),
         (
             HEAD + CLASS.format(name="A").replace('"mse"', "keras.losses.Huber(reduction='sum')"),
             "mean over",

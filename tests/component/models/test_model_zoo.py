@@ -16,6 +16,7 @@ from edl_horovod.spec import Mode
 from tests.later import LATER
 
 if LATER:
+    import keras
     import tensorflow as tf
 
     from edl_horovod.frameworks.keras.framework import FRAMEWORK
@@ -69,16 +70,11 @@ def records(loaded, tmp_path):
 
 
 def batch_of(loaded, records: list[bytes], mode: Mode):
-    import tensorflow as tf
-
     dataset = loaded.spec.create_dataset(tf.data.Dataset.from_tensor_slices(records), mode)
     return next(iter(dataset.batch(len(records))))
 
 
 def test_a_model_learns_from_its_own_records(loaded, records, case):
-    import keras
-    import tensorflow as tf
-
     keras.utils.set_random_seed(0)
     features, labels = batch_of(loaded, records, Mode.TRAINING)
     assert features["image"].shape == (4, *case.image_shape)
@@ -116,8 +112,6 @@ def test_a_file_outside_a_class_folder_gives_a_record_without_label(loaded, tmp_
 
 
 def test_a_saved_model_gives_the_same_outputs(loaded, records, tmp_path):
-    import keras
-
     features = batch_of(loaded, records, Mode.PREDICTION)
     model = loaded.spec.create_model()
     outputs = model(features, training=False).numpy()

@@ -66,6 +66,12 @@ def adapted(spec, cells):
     return messages
 
 
+def adapted_to_table(model_def, framework, **params):
+    """A spec that has seen the table, the table's cells, and what was said of them."""
+    spec, cells = spec_of(model_def, framework, **params), table()
+    return spec, cells, adapted(spec, cells)
+
+
 def as_a_source_gives(cells):
     """As a source of columns gives them: dates are numbers."""
     return {
@@ -136,9 +142,9 @@ def trained(spec, parts, num_steps=60):
 
 @pytest.mark.parametrize("model_def", ["regressor.DNN", "regressor.wide_and_deep.MagicalWAD"])
 def test_a_regressor_learns_the_number_in_its_own_unit(framework, model_def):
-    spec = spec_of(model_def, framework, label="salary", hidden_units=[16])
-    cells = table()
-    assert any("hired: dates" in message for message in adapted(spec, cells))
+    params = {"label": "salary", "hidden_units": [16]}
+    spec, cells, messages = adapted_to_table(model_def, framework, **params)
+    assert any("hired: dates" in message for message in messages)
     model = trained(spec, batch_of(spec, cells, Mode.TRAINING), 150)
     assert model.losses[-1] < 0.1 * model.losses[0]
 
@@ -188,19 +194,14 @@ def test_a_logistic_model_gives_each_category_its_own_class(framework):
     assert outputs["class"].tolist() == which.tolist()
 
 
+@pytest.mark.parametrize("model_def", ["classifier.DNN", "classifier.wide_and_deep"])
 @pytest.mark.parametrize(
-    ("model_def", "label", "classes"),
-    [
-        ("classifier.DNN", "role", ["chief", "clerk", "cook"]),
-        ("classifier.DNN", "full", [False, True]),
-        ("classifier.DNN", "level", [0, 1, 2]),
-        ("classifier.wide_and_deep", "role", ["chief", "clerk", "cook"]),
-    ],
+    ("label", "classes"),
+    [("role", ["chief", "clerk", "cook"]), ("full", [False, True]), ("level", [0, 1, 2])],
 )
 def test_a_classifier_learns_texts_booleans_and_whole_numbers(framework, model_def, label, classes):
-    spec = spec_of(model_def, framework, label=label, hidden_units=[16], class_weights="auto")
-    cells = table()
-    adapted(spec, cells)
+    params = {"label": label, "hidden_units": [16], "class_weights": "auto"}
+    spec, cells, _ = adapted_to_table(model_def, framework, **params)
     assert spec.adapted["classes"]["values"] == classes
     parts = batch_of(spec, cells, Mode.TRAINING)
     counts = np.bincount(np.asarray(parts[1]))
@@ -248,9 +249,8 @@ def test_whole_numbers_that_are_categories_have_the_same_codes_as_floats(framewo
         {"kind": "category_hash", "name": "level", "num_buckets": 50},
         {"kind": "cross", "of": ["level", "role"], "num_buckets": 50},
     ]
-    spec = spec_of("regressor.DNN", framework, label="salary", columns=clauses)
-    cells = table()
-    messages = adapted(spec, cells)
+    params = {"label": "salary", "columns": clauses}
+    spec, cells, messages = adapted_to_table("regressor.DNN", framework, **params)
     num_ages = len(np.unique(cells["age"]))
     assert any(line.endswith(f", {num_ages} values") for line in messages)
     assert spec.features.parts["deep"].tables[0].num_codes == num_ages + 1
@@ -262,9 +262,7 @@ def test_whole_numbers_that_are_categories_have_the_same_codes_as_floats(framewo
 
 
 def test_what_the_training_did_not_have_is_unknown_and_told_once(framework, caplog):
-    spec = spec_of("regressor.DNN", framework, label="salary")
-    cells = table()
-    adapted(spec, cells)
+    spec, cells, _ = adapted_to_table("regressor.DNN", framework, label="salary")
     new = {**cells, "role": texts(["baker"] * NUM_ROWS), "age": np.full(NUM_ROWS, np.nan)}
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -286,9 +284,7 @@ def test_what_the_training_did_not_have_is_unknown_and_told_once(framework, capl
     ],
 )
 def test_data_that_are_not_those_of_the_training_are_refused(framework, change, said):
-    spec = spec_of("regressor.DNN", framework, label="salary")
-    cells = table()
-    adapted(spec, cells)
+    spec, cells, _ = adapted_to_table("regressor.DNN", framework, label="salary")
     changed = {k: v for k, v in {**cells, **change}.items() if v is not None}
     with pytest.raises(DataError, match=said):
         batch_of(spec, changed, Mode.EVALUATION)
