@@ -1,5 +1,6 @@
 """Events of jobs in which a test says only what it is about."""
 
+from pathlib import Path
 from typing import Any
 
 from edl_horovod.job import events
@@ -73,3 +74,10 @@ def event(kind: str, **fields: Any) -> Event:
 def recorded(kind: str, time: float = 0.0, source: str = "test", **fields: Any) -> Recorded:
     """An event as a log has it; see `event`."""
     return events.Recorded(time, source, event(kind, **fields))
+
+
+def append(job_dir: Path, source: str, *events_of_source: Event) -> None:
+    """Write events into the log of a job, as its process `source` does."""
+    with events.EventLog(job_dir / "events.jsonl", source) as log:
+        for written in events_of_source:
+            log.write(written)

@@ -1,5 +1,6 @@
 """A web server of a test, on a free port of this machine."""
 
+import abc
 import contextlib
 import http.server
 import threading
@@ -18,3 +19,25 @@ def serving(handler: Callable[..., Any]) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+class Receiver(http.server.BaseHTTPRequestHandler):
+    """Takes what is posted, answers with a body, and logs nothing."""
+
+    def do_POST(self) -> None:
+        """Take the body of a request."""
+        self.receive(self.rfile.read(int(self.headers["Content-Length"] or 0)))
+
+    @abc.abstractmethod
+    def receive(self, posted: bytes) -> None:
+        """Take a body, and answer unless the server is to hang."""
+
+    def answer(self, body: bytes = b"") -> None:
+        """Answer that all is well."""
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Write nothing to stderr."""

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.cli.main import main
-from edl_horovod.job.events import EventLog, line_of
+from edl_horovod.job.events import line_of
 from tests.chromium import DESKTOP, OBSERVE_LONG_TASKS, PHONE, PROGRAM, REASON, chromium
 from tests.dashboard import dashboard, new_job
-from tests.job_events import event, recorded
+from tests.job_events import append, event, recorded
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=REASON)
 
@@ -65,12 +65,6 @@ def job_dir(tmp_path):
     return path
 
 
-def append(job_dir, source, *events):
-    with EventLog(job_dir / "events.jsonl", source) as log:
-        for written in events:
-            log.write(written)
-
-
 @pytest.mark.long
 def test_what_happens_is_shown_within_two_seconds_and_without_reload(tab, job_dir):
     with dashboard(job_dir) as served:
@@ -79,9 +73,8 @@ def test_what_happens_is_shown_within_two_seconds_and_without_reload(tab, job_di
         tab.evaluate("window.isSamePage = true; document.querySelector('[tabindex]').focus()")
         label = tab.evaluate("document.activeElement.ariaLabel")
         began = time.monotonic()
-        append(
-            job_dir, "coordinator", event("worker", worker="host:0", state="lost", message="gone")
-        )
+        lost = event("worker", worker="host:0", state="lost", message="gone")
+        append(job_dir, "coordinator", lost)
         tab.wait_for("document.body.innerText.includes('worker host:0 lost: gone')")
         seconds = time.monotonic() - began
         append(job_dir, "host:1", event("step", step=61, total_steps=100, loss=0.125, size=1))

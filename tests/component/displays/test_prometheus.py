@@ -11,12 +11,16 @@ from urllib.error import URLError
 
 import pytest
 
-from edl_horovod.job.events import EventLog
 from tests.dashboard import dashboard, new_job
-from tests.job_events import event
+from tests.job_events import append, event
 from tests.ports import free_port
 from tests.waiting import wait_until
 
+EVENTS = (
+    event("job", state="running", task="train"),
+    event("step", step=3, size=2),
+    event("account", seconds={"computing": 3.0, "input": 1.0}),
+)
 DASHBOARD = Path(__file__).parents[3] / "k8s" / "monitoring" / "dashboard.json"
 
 pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="apt-get install prometheus")
@@ -62,27 +66,22 @@ def scraping(folder, url):
 @pytest.mark.long(in_ci=True)
 def test_it_follows_a_job(tmp_path):
     job_dir = new_job(tmp_path)
-    with EventLog(job_dir / "events.jsonl", "host:0") as log:
-        log.write(event("job", state="running", task="train"))
-        log.write(event("step", step=3, size=2))
-        log.write(event("account", seconds={"computing": 3.0, "input": 1.0}))
-        with prometheus(tmp_path, job_dir) as value:
-            wait_until(lambda: value("edl_steps_done") == 3, "step 3")
-            assert value("up") == 1
-            assert value('sum(edl_rank_seconds_total{cause="computing"})') == 3.0
-            assert value("edl_goodput_ratio") == 0.75
-            log.write(event("step", step=9, size=1))
-            wait_until(lambda: value("edl_steps_done") == 9, "step 9")
-            assert value("edl_ring_ranks") == 1
+    append(job_dir, "host:0", *EVENTS)
+    with prometheus(tmp_path, job_dir) as value:
+        wait_until(lambda: value("edl_steps_done") == 3, "step 3")
+        assert value("up") == 1
+        assert value('sum(edl_rank_seconds_total{cause="computing"})') == 3.0
+        assert value("edl_goodput_ratio") == 0.75
+        append(job_dir, "host:0", event("step", step=9, size=1))
+        wait_until(lambda: value("edl_steps_done") == 9, "step 9")
+        assert value("edl_ring_ranks") == 1
 
 
 @pytest.mark.long(in_ci=True)
 def test_it_follows_all_jobs_of_a_folder_by_one_target(tmp_path):
     jobs = [new_job(tmp_path, name) for name in ("a.job", "b.job")]
     for number, job_dir in enumerate(jobs, 1):
-        with EventLog(job_dir / "events.jsonl", "host:0") as log:
-            log.write(event("job", state="running", task="train"))
-            log.write(event("step", step=number))
+        append(job_dir, "host:0", EVENTS[0], event("step", step=number))
     with prometheus(tmp_path, tmp_path) as value:
         wait_until(lambda: value("count(edl_steps_done)") == 2, "both jobs")
         assert value('edl_steps_done{job_name=~".*/a.job"}') == 1
@@ -96,14 +95,11 @@ def test_every_query_of_grafanas_dashboard_has_an_answer(tmp_path):
     queries = [target["expr"] for panel in panels for target in panel["targets"]]
     assert len(queries) >= len(panels) > 5
     job_dir = new_job(tmp_path)
-    with EventLog(job_dir / "events.jsonl", "host:0") as log:
-        log.write(event("job", state="running", task="train"))
-        log.write(event("step", step=3, size=2))
-        log.write(event("evaluation", metrics={"accuracy": 0.5}))
-        log.write(event("account", seconds={"computing": 3.0, "input": 1.0}))
-        with prometheus(tmp_path, job_dir) as value:
-            log.write(event("step", step=9, size=2))  # Later, so the time that is left is known.
-            for query in queries:
-                # As Grafana does it.
-                query = query.replace("$job", ".*").replace("$__rate_interval", "1m")
-                wait_until(lambda query=query: value(query) is not None, query)
+    append(job_dir, "host:0", *EVENTS, event("evaluation", metrics={"accuracy": 0.5}))
+    with prometheus(tmp_path, job_dir) as value:
+        # Later, so the time that is left is known.
+        append(job_dir, "host:0", event("step", step=9, size=2))
+        for query in queries:
+            # As Grafana does it.
+            query = query.replace("$job", ".*").replace("$__rate_interval", "1m")
+            wait_until(lambda query=query: value(query) is not None, query)

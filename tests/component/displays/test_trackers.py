@@ -2,7 +2,6 @@
 
 import contextlib
 import gzip
-import http.server
 import json
 import os
 import pty
@@ -20,7 +19,7 @@ from edl_horovod.displays import following, load, open_displays
 from edl_horovod.job.events import Recorded, line_of, parse
 from tests.integration.conftest import REPOSITORY
 from tests.job_events import recorded
-from tests.web_server import serving
+from tests.web_server import Receiver, serving
 
 # The clients use what other packages have deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -232,25 +231,17 @@ def test_a_launcher_ends_when_the_server_of_wandb_does_not_answer(run_job, begin
     if not begins:
         does_hang.set()
 
-    class Service(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            request = self.rfile.read(int(self.headers["Content-Length"] or 0))
+    class Service(Receiver):
+        def receive(self, posted):
             if does_hang.is_set():
                 is_over.wait()
                 return
             project = {"name": "p", "entity": {"name": "e"}}
             bucket = {"id": "i", "name": "n", "displayName": "n", "project": project}
             answer = {"upsertBucket": {"bucket": bucket, "inserted": True}, "model": None}
-            body = json.dumps({"data": answer}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-            if b"UpsertBucket" in request:
+            self.answer(json.dumps({"data": answer}).encode())
+            if b"UpsertBucket" in posted:
                 does_hang.set()
-
-        def log_message(self, *_):
-            pass
 
     with serving(Service) as url:
         try:
@@ -277,17 +268,11 @@ def spans_of(show, monkeypatch):
     def spans(*launches):
         bodies = []
 
-        class Collector(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+        class Collector(Receiver):
+            def receive(self, posted):
                 is_packed = self.headers["Content-Encoding"] == "gzip"
-                bodies.append(gzip.decompress(body) if is_packed else body)
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_):
-                pass
+                bodies.append(gzip.decompress(posted) if is_packed else posted)
+                self.answer()
 
         with serving(Collector) as url:
             monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)

@@ -3,13 +3,13 @@
 import io
 import json
 import time
-from html.parser import HTMLParser
 
 import pytest
 
 from edl_horovod.cli.main import main
 from edl_horovod.files import json_text
 from edl_horovod.job.events import fields_of
+from tests.html_elements import Elements
 from tests.job_events import event
 from tests.unit.cli.test_scale_status import make_job
 
@@ -53,9 +53,8 @@ def jobs(tmp_path):
 def test_jobs_are_rows_of_a_table(jobs, capsys):
     assert main(["report", *jobs]) == 0
 
-    header, *rows = capsys.readouterr().out.splitlines()
-    assert header.split()[:6] == ["JOB", "STATE", "STEP", "LOSS", "ACCURACY", "AUC"]
-    quick, slow = (row.split() for row in rows)
+    header, quick, slow = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert header[:6] == ["JOB", "STATE", "STEP", "LOSS", "ACCURACY", "AUC"]
     assert quick[:5] == [jobs[0], "finished", "80", "0.25", "0.91"]
     assert slow[:5] == [jobs[1], "finished", "80", "0.375", "0.7"]
     assert "80.0%" in quick
@@ -163,33 +162,20 @@ def test_what_others_wrote_can_be_printed_and_cannot_steer_the_terminal(
     assert " [2J  d" in printed or verb == "report ."
 
 
-class Elements(HTMLParser):
-    """The elements of a page."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.elements = []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-
-
 def test_the_page_has_all_losses_in_one_picture_and_the_causes_of_each(jobs, capsys, tmp_path):
     page = tmp_path / "jobs.html"
     assert main(["report", *jobs, "--html", str(page)]) == 0
 
-    elements = Elements(page.read_text()).elements
-    (chart,) = [
-        attributes["data-chart"] for _, attributes in elements if "data-chart" in attributes
-    ]
+    elements = Elements(page.read_text())
+    attributes = [attributes for _, attributes in elements.elements]
+    (chart,) = [held["data-chart"] for held in attributes if "data-chart" in held]
     quick, slow = json.loads(chart)["curves"]
     assert (quick["y"][0], slow["y"][0], quick["y"][-1]) == (2.0, 3.0, 0.25)
     assert quick["x"] == slow["x"] == [10 * number for number in range(1, 9)]
-    names = [attributes.get("aria-label", "") for tag, attributes in elements if tag == "svg"]
+    names = [held.get("aria-label", "") for held in elements.of("svg")]
     assert all(any(job in name for name in names) for job in jobs)
-    assert not [attributes for tag, attributes in elements if tag in ("link", "img")]
-    assert not [attributes for tag, attributes in elements if "src" in attributes]
+    assert not elements.of("link") + elements.of("img")
+    assert not [held for held in attributes if "src" in held]
 
 
 def test_a_job_that_has_not_begun_is_compared_as_well(jobs, capsys, tmp_path):

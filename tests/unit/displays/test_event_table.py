@@ -20,6 +20,7 @@ EVENTS = [
     ),
     Recorded(1003.0, "host:0", event("account", seconds={"computing": 2.0})),
     Recorded(1004.0, "host:0", event("reset", seconds=0.03)),
+    Recorded(1005.0, "a:0", event("evaluation", parties={"a": {"loss": 0.5}, "b": {"loss": 2.0}})),
 ]
 
 
@@ -37,7 +38,7 @@ def test_each_event_is_a_row_and_each_named_number_a_column(tmp_path, suffix, re
     path = tmp_path / f"events{suffix}"
     assert event_table.write(path, iter(EVENTS)) == len(EVENTS)
 
-    job, step, generation, account, reset = read(path)
+    job, step, generation, account, reset, evaluation = read(path)
     assert [str(row["kind"]) for row in (job, step)] == ["job", "step"]
     assert [float(row["metrics.accuracy"]) for row in (job, step)] == [0.5, 0.75]
     assert int(step["step"]) == 3
@@ -46,6 +47,7 @@ def test_each_event_is_a_row_and_each_named_number_a_column(tmp_path, suffix, re
     assert generation["reason"] == 'a "new", one\n'
     assert float(account["seconds.computing"]) == 2.0
     assert float(reset["seconds"]) == 0.03
+    assert [float(evaluation[f"parties.{party}.loss"]) for party in "ab"] == [0.5, 2.0]
     assert str(job["time"]).replace(" ", "T").startswith("1970-01-01T00:16:40.250000")
 
 
@@ -57,14 +59,6 @@ def test_fields_of_one_name_and_several_types_are_one_column(tmp_path):
     ]
     event_table.write(tmp_path / "e.parquet", events)
     assert [row["records"] for row in read_parquet(tmp_path / "e.parquet")] == [None, None, 7]
-
-
-def test_each_number_of_a_party_is_a_column(tmp_path):
-    parties = {"north": {"loss": 0.5}, "west": {"loss": 2.0}}
-    events = [Recorded(1.0, "north:0", event("evaluation", parties=parties))]
-    event_table.write(tmp_path / "e.csv", events)
-    (row,) = read_csv(tmp_path / "e.csv")
-    assert (row["parties.north.loss"], row["parties.west.loss"]) == ("0.5", "2.0")
 
 
 def test_another_kind_of_file_is_refused_before_anything_is_read(tmp_path, capsys):

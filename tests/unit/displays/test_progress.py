@@ -34,34 +34,32 @@ def plain_lines(*events: Recorded) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def test_facts_tell_where_the_job_is():
-    state = summarize([step(10, 100.0), step(20, 110.0)])
-
-    assert facts(state, "records") == (
-        "step 20 of 100, epoch 1 | loss 0.25 | 1,234 records/s | 2 ranks | 0:01:20 left"
-    )
+@pytest.mark.parametrize(
+    ("events", "shown"),
+    [
+        (
+            [step(10, 100.0), step(20, 110.0)],
+            "step 20 of 100, epoch 1 | loss 0.25 | 1,234 records/s | 2 ranks | 0:01:20 left",
+        ),
+        (  # Nothing is trained.
+            [
+                recorded("progress", 0.0, records=0, total_records=1000, size=1),
+                recorded("progress", 2.0, records=500, total_records=1000, size=1),
+            ],
+            "500 of 1,000 records | 250 records/s | 1 rank | 0:00:02 left",
+        ),
+        ([recorded("job", state="starting", task="train")], "starting"),
+    ],
+    ids=["steps", "records", "before the first step"],
+)
+def test_facts_tell_where_the_job_is(events, shown):
+    assert facts(summarize(events), "records") == shown
 
 
 def test_a_job_that_stopped_early_is_at_its_end():
     state = summarize([step(10, 0.0), step(20, 10.0), recorded("job", state="finished", steps=20)])
 
     assert (state.done, state.total, state.seconds_left) == (20, 20, 0.0)
-
-
-def test_facts_count_records_where_nothing_is_trained():
-    events = [
-        recorded("progress", 0.0, records=0, total_records=1000, size=1),
-        recorded("progress", 2.0, records=500, total_records=1000, size=1),
-    ]
-
-    assert facts(summarize(events), "records") == (
-        "500 of 1,000 records | 250 records/s | 1 rank | 0:00:02 left"
-    )
-
-
-def test_facts_before_the_first_step_are_the_state():
-    state = summarize([recorded("job", state="starting", task="train")])
-    assert facts(state, "records") == "starting"
 
 
 def test_time_left_is_not_guessed_over_a_reset_nor_a_clock_that_has_jumped():
@@ -86,19 +84,17 @@ def test_a_long_row_of_steps_adds_up_to_what_each_one_does(kinds):
     assert summarize(events) == functools.reduce(advance, events, JobState())
 
 
-def test_plain_lines_of_progress_come_every_five_seconds_and_at_the_end():
-    lines = plain_lines(*(step(second, float(second)) for second in range(13)))
-
-    steps = [line.partition(" of")[0] for line in lines]
-    assert steps == ["step 0", "step 5", "step 10", "step 12"]
-
-
-def test_plain_lines_go_on_where_the_clock_is_set_back():
-    before = [step(number, 3600.0 + number) for number in range(6)]
-    after = [step(number, float(number)) for number in range(6, 12)]
+@pytest.mark.parametrize(
+    ("start", "restart", "shown"),
+    [(0.0, 6.0, [0, 5, 10, 11]), (3600.0, 6.0, [0, 5, 6, 11])],
+    ids=["each five seconds and at the end", "where the clock is set back"],
+)
+def test_plain_lines_of_progress(start, restart, shown):
+    before = [step(number, start + number) for number in range(6)]
+    after = [step(number, restart + number - 6) for number in range(6, 12)]
 
     steps = [line.partition(" of")[0] for line in plain_lines(*before, *after)]
-    assert steps == ["step 0", "step 5", "step 6", "step 11"]
+    assert steps == [f"step {number}" for number in shown]
 
 
 def test_plain_lines_tell_every_notable_event():
@@ -118,20 +114,12 @@ def test_plain_lines_tell_every_notable_event():
 @pytest.mark.parametrize(
     ("change", "line"),
     [
+        (event("reset", new_size=2, reason="start", seconds=1.0), "ring of 2 formed"),
         (
-            event("reset", old_size=0, new_size=2, step=0, reason="start", seconds=1.0),
-            "ring of 2 formed",
+            event("reset", old_size=2, new_size=3, step=1500, reason="a:1 joined", seconds=0.12),
+            "ring 2 -> 3 after step 1,500 (a:1 joined, 0.120 s)",
         ),
-        (
-            event(
-                "reset", old_size=2, new_size=3, step=1500, reason="a worker joined", seconds=0.12
-            ),
-            "ring 2 -> 3 after step 1,500 (a worker joined, 0.120 s)",
-        ),
-        (
-            event("job", state="waiting", message="1 workers, 2 needed"),
-            "waiting: 1 workers, 2 needed",
-        ),
+        (event("job", state="waiting", message="1 of 2 needed"), "waiting: 1 of 2 needed"),
         (event("job", state="running", message=""), ""),
         (event("log", message="hello [red]"), "hello [red]"),
         (event("generation", generation=1, size=2, members=[], reason=""), ""),

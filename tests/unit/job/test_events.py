@@ -58,13 +58,6 @@ def test_a_log_that_cannot_be_read_knows_nothing_and_stops_nobody(path, caplog):
     assert str(path) in caplog.text
 
 
-def test_a_second_writer_appends(path):
-    for source in ("a", "b"):
-        with EventLog(path, source) as log:
-            log.write(event("log"))
-    assert [recorded.source for recorded in events.read(path)] == ["a", "b"]
-
-
 def test_following_gives_each_event_once(path):
     new_events = events.follow(path)
     with EventLog(path, "a") as log:
@@ -121,6 +114,7 @@ def test_lines_that_are_no_events_are_passed_over(path, line):
         ("log", "time", [float("nan"), -1.0, 1e300]),
         ("log", "source", [7]),
         ("job", "state", [7]),
+        ("job", "metrics", ["text", [1], {"auc": "text"}, {"auc": [1]}]),
         ("job", "steps", [None]),
         ("log", "message", [None]),
         ("log", "kind", [7, []]),

@@ -28,12 +28,9 @@ def text_of(events=EVENTS, rank_seconds=None, **fields):
 
 def values(text):
     return {
-        (
-            sample.name,
-            *(v for k, v in sorted(sample.labels.items()) if k != "job_name"),
-        ): sample.value
+        (s.name, *(label for key, label in sorted(s.labels.items()) if key != "job_name")): s.value
         for family in text_string_to_metric_families(text)
-        for sample in family.samples
+        for s in family.samples
     }
 
 
@@ -126,12 +123,6 @@ def test_several_jobs_share_families():
 @pytest.mark.skipif(not shutil.which("promtool"), reason="apt-get install prometheus")
 @pytest.mark.parametrize("make_text", [text_of, text_of_three_jobs])
 def test_names_and_types_follow_the_conventions(make_text):
-    checked = subprocess.run(
-        ["promtool", "check", "metrics"],
-        input=make_text(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = ["promtool", "check", "metrics"]
+    checked = subprocess.run(command, input=make_text(), capture_output=True, text=True, timeout=60)
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -2,32 +2,14 @@
 
 from base64 import b64encode
 from hashlib import sha256
-from html.parser import HTMLParser
+
+import pytest
 
 from edl_horovod.displays.page.report import render
 from edl_horovod.job.events import AccountEvent, JobEvent, Recorded, WorkerEvent
 from edl_horovod.job.state import summarize
+from tests.html_elements import Elements
 from tests.job_events import recorded
-
-
-class Elements(HTMLParser):
-    """The elements of a page, and its text."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.elements, self.text, self.scripts = [], "", []
-        self.feed(page.decode())
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_data(self, data):
-        if self.elements and self.elements[-1][0] == "script" and self.cdata_elem:
-            self.scripts.append(data)
-        self.text += data
-
-    def of(self, tag):
-        return [attributes for name, attributes in self.elements if name == tag]
 
 
 def report(*events, name="a job"):
@@ -35,8 +17,8 @@ def report(*events, name="a job"):
     return Elements(render(name, state, None, events, now=2000.0))
 
 
-def account(time, worker, pid, doing="computing", **seconds):
-    event = AccountEvent(pid=pid, began=1000.0, seconds=seconds, doing=doing)
+def account(time, worker, pid, doing="computing", age=None, **seconds):
+    event = AccountEvent(pid=pid, began=1000.0, seconds=seconds, doing=doing, age=age)
     return Recorded(time, worker, event)
 
 
@@ -88,44 +70,47 @@ def test_the_bar_of_a_process_covers_its_life():
     assert {name for name, _, _ in of_second} == {"of-building", "of-computing", "of-lost"}
 
 
-def test_a_part_of_a_step_fills_the_bar_from_its_begin():
-    page = report(
-        account(1010.0, "host:0", 1, building=10.0),
-        account(1020.0, "host:0", 1, doing="input", building=10.0),
-        account(1030.0, "host:0", 1, doing="input", building=10.0),
-        account(1040.0, "host:0", 1, doing="", building=10.0, hung=30.0),
-    )
-    assert ("of-hung", 250.0, 750.0) in bars_of(page)
-
-
-def test_the_bar_of_all_ranks_is_as_long_as_the_job():
-    page = report(
-        account(1010.0, "all ranks", 0, building=40.0),
-        account(1040.0, "all ranks", 0, building=40.0, computing=240.0),
-    )
-    assert bars_of(page) == [("of-building", 0.0, 250.0), ("of-computing", 250.0, 750.0)]
-
-
-def test_a_clock_that_was_set_forward_shrinks_no_bar():
-    page = report(
-        recorded("account", 1010.0, began=1000.0, age=10.0, seconds={"building": 10.0}),
-        recorded(
-            "account", 4640.0, began=1000.0, age=40.0, seconds={"building": 10.0, "input": 30.0}
+@pytest.mark.parametrize(
+    ("cause", "accounts"),
+    [
+        # A part of a step fills the bar from its begin.
+        (
+            "hung",
+            [
+                account(1010.0, "host:0", 1, building=10.0),
+                account(1020.0, "host:0", 1, doing="input", building=10.0),
+                account(1030.0, "host:0", 1, doing="input", building=10.0),
+                account(1040.0, "host:0", 1, doing="", building=10.0, hung=30.0),
+            ],
         ),
-    )
-    assert bars_of(page) == [("of-building", 0.0, 250.0), ("of-input", 250.0, 750.0)]
+        # The bar of all ranks is as long as the job.
+        (
+            "computing",
+            [
+                account(1010.0, "all ranks", 0, building=40.0),
+                account(1040.0, "all ranks", 0, building=40.0, computing=240.0),
+            ],
+        ),
+        # A clock that was set forward shrinks no bar.
+        (
+            "input",
+            [
+                account(1010.0, "host:0", 1, "", age=10.0, building=10.0),
+                account(4640.0, "host:0", 1, "", age=40.0, building=10.0, input=30.0),
+            ],
+        ),
+    ],
+)
+def test_the_parts_of_a_bar(cause, accounts):
+    (_, *last) = bars_of(report(*accounts))
+    assert last == [(f"of-{cause}", 250.0, 750.0)]
 
 
 def test_it_needs_no_other_file_and_runs_only_its_own_scripts():
     page = report(*EVENTS)
-    assert (
-        not page.of("link")
-        + page.of("img")
-        + [attributes for attributes in page.of("script") if "src" in attributes]
-    )
-    (policy,) = [
-        attributes["content"] for attributes in page.of("meta") if "http-equiv" in attributes
-    ]
+    assert not page.of("link") + page.of("img")
+    assert not [script for script in page.of("script") if "src" in script]
+    (policy,) = [meta["content"] for meta in page.of("meta") if "http-equiv" in meta]
     assert "default-src 'none'" in policy
     digests = [sha256(script.encode()).digest() for script in page.scripts]
     assert len(digests) == 2

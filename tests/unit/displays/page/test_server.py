@@ -22,10 +22,12 @@ from edl_horovod.job.account import Account
 from edl_horovod.job.state import JobState
 
 
-def latest_of(take, seconds=0.0):
+def latest_of(take, seconds=0.0, **options):
     """Each reader has a look of its own, unless looks are some seconds apart."""
     first = JobSnapshot(time=0.0)
-    return Latest(take, first, lambda look, _: replace(look, problem="late"), seconds=seconds)
+    return Latest(
+        take, first, lambda look, _: replace(look, problem="late"), seconds=seconds, **options
+    )
 
 
 async def answer_of(app, path):
@@ -163,13 +165,16 @@ def list_pages(elsewhere, count=1):
     return [text for _, text in answers]
 
 
-def test_a_list_of_jobs_elsewhere_that_takes_long_hides_no_other_job(monkeypatch, hanging):
+def refuse():
+    raise PermissionError(13, "Permission denied", "squeue")
+
+
+def test_a_list_of_jobs_elsewhere_that_takes_long_or_fails_hides_no_other_job(monkeypatch, hanging):
     monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.5)
-    elsewhere = {"far": hanging, "near": jobs_of("n")}
+    for list_jobs, told in ((hanging, 'role="alert"'), (refuse, "Permission denied")):
+        (page,) = list_pages({"far": list_jobs, "near": jobs_of("n")})
 
-    (page,) = list_pages(elsewhere)
-
-    assert all(part in page for part in (*LINKS, 'role="alert"'))
+        assert all(part in page for part in (*LINKS, told))
 
 
 def test_a_list_of_jobs_elsewhere_that_takes_long_is_waited_for_once(monkeypatch, hanging):
@@ -182,15 +187,6 @@ def test_a_list_of_jobs_elsewhere_that_takes_long_is_waited_for_once(monkeypatch
     for page in pages:
         assert 'href="/job/m/"' in page
         assert 'role="alert"' in page
-
-
-def test_a_place_whose_command_does_not_start_is_told_beside_the_other_jobs():
-    def refuse():
-        raise PermissionError(13, "Permission denied", "squeue")
-
-    (page,) = list_pages({"far": refuse, "near": jobs_of("n")})
-
-    assert all(part in page for part in (*LINKS, "Permission denied"))
 
 
 def test_who_waits_long_gets_the_look_before(monkeypatch):
@@ -226,14 +222,7 @@ def test_who_does_not_wait_for_slow_looks_gets_the_newest_that_has_ended(monkeyp
         return next(snapshots)
 
     async def read() -> tuple[JobSnapshot, list[JobSnapshot], float]:
-        first = JobSnapshot(time=0.0)
-        newest = Latest(
-            snapshot,
-            first,
-            lambda look, _: replace(look, problem="late"),
-            seconds=0.0,
-            is_often_slow=True,
-        )
+        newest = latest_of(snapshot, is_often_slow=True)
         missing = await newest.get()
         may_end.release()
         while (await newest.get()).time == 0.0:

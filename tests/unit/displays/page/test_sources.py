@@ -18,8 +18,8 @@ from edl_horovod.displays.page.folder import Folder, list_view
 from edl_horovod.displays.page.rendering import charts_of, page
 from edl_horovod.displays.page.snapshot import DirectorySource, History, JobSnapshot
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.events import EventLog, Recorded, line_of
-from tests.job_events import event, recorded
+from edl_horovod.job.events import Recorded, line_of
+from tests.job_events import append, event, recorded
 
 
 def make_job(job_dir: Path, output: str = "/o", **settings: Any) -> None:
@@ -33,15 +33,10 @@ def step(number: int, **changes: Any) -> Recorded:
     return recorded("step", float(number), **said)
 
 
-def history_of(*events: Recorded) -> History:
+def snapshot_of(*events: Recorded) -> JobSnapshot:
     history = History()
     for entry in events:
         history.add(entry)
-    return history
-
-
-def snapshot_of(*events: Recorded) -> JobSnapshot:
-    history = history_of(*events)
     return history.snapshot(history.state)
 
 
@@ -57,9 +52,7 @@ def source(tmp_path):
 
 
 def write_steps(job_dir: Path, *numbers: int) -> None:
-    with EventLog(job_dir / "events.jsonl", "launcher") as log:
-        for number in numbers:
-            log.write(step(number).event)
+    append(job_dir, "launcher", *(step(number).event for number in numbers))
 
 
 def test_a_job_that_is_not_there_yet_is_shown_once_it_is(tmp_path):
@@ -99,17 +92,6 @@ def test_only_what_was_added_is_read_again(source, tmp_path):
     assert steps_of(source.snapshot()) == list(range(1, 101))
 
 
-def test_a_torn_line_is_passed_over(source, tmp_path):
-    write_steps(tmp_path, 1)
-    with (tmp_path / "events.jsonl").open("ab") as stream:
-        stream.write(b'{"time": 2.0, "kind": "st')
-    torn = source.snapshot()
-    write_steps(tmp_path, 3)
-
-    assert torn.loss == ((1, 1.0),)
-    assert steps_of(source.snapshot()) == [1, 3]
-
-
 def test_a_job_that_begins_again_in_the_directory_is_a_new_one(source, tmp_path):
     write_steps(tmp_path, 5)
     source.snapshot()
@@ -118,15 +100,6 @@ def test_a_job_that_begins_again_in_the_directory_is_a_new_one(source, tmp_path)
     write_steps(tmp_path, *range(1, 5))
 
     assert steps_of(source.snapshot()) == [1, 2, 3, 4]
-
-
-def test_an_event_that_lacks_a_field_hurts_nothing(source, tmp_path):
-    write_steps(tmp_path, 1)
-    with (tmp_path / "events.jsonl").open("a") as stream:
-        stream.write('{"time": 2.0, "source": "launcher", "kind": "step", "step": 2}\n')
-    write_steps(tmp_path, 3)
-
-    assert steps_of(source.snapshot()) == [1, 3]
 
 
 def test_a_loss_that_is_no_number_leaves_a_gap():
@@ -201,20 +174,18 @@ def test_what_a_reset_took_is_known_by_its_parts(is_reset_first):
     }
 
 
-def test_the_ring_after_a_loss_of_all_ranks_is_a_reset_and_the_jobs_first_one_is_not():
+@pytest.mark.parametrize(
+    ("between", "second", "resets"),
+    [((), 2, [2]), ((recorded("job", state="finished"),), 1, [])],
+    ids=["after a loss of all ranks", "of another job in the same log"],
+)
+def test_the_first_ring_of_a_job_is_no_reset(between, second, resets):
     # Each time the leader is a process without a ring.
-    rings = [recorded("reset", generation=n, old_size=0, new_size=2) for n in (1, 2)]
+    rings = [recorded("reset", generation=n, old_size=0, new_size=2) for n in (1, second)]
 
-    snapshot = snapshot_of(*rings)
-    assert [reset.event.generation for reset in snapshot.resets] == [2]
-    assert snapshot.state.num_resets == 1
-
-
-def test_the_first_ring_of_another_job_in_the_same_log_is_no_reset():
-    first = recorded("reset", generation=1, new_size=2)
-
-    snapshot = snapshot_of(first, recorded("job", state="finished"), first)
-    assert (snapshot.resets, snapshot.state.num_resets) == ((), 0)
+    snapshot = snapshot_of(rings[0], *between, rings[1])
+    assert [reset.event.generation for reset in snapshot.resets] == resets
+    assert snapshot.state.num_resets == len(resets)
 
 
 def reset_at_ten(**fields):
@@ -249,22 +220,20 @@ def test_a_process_is_shown_with_the_cause_of_its_end():
         fields = {"pid": pid, "began": time - seconds["input"], "seconds": seconds}
         return recorded("account", time, "host:1", doing="input", **fields)
 
+    def worker(time, state, message=""):
+        return recorded("worker", time, worker="host:1", state=state, message=message)
+
     killed, newcomer = snapshot_of(
         account(10.0, 1, input=5.0),
-        recorded("worker", 11.0, worker="host:1", state="lost"),
-        recorded("worker", 11.5, worker="host:1", state="failed", message="SIGKILL. Maybe ..."),
+        worker(11.0, "lost"),
+        worker(11.5, "failed", "SIGKILL. Maybe ..."),
         account(15.0, 2, input=3.0),
     ).processes
     assert (killed.last.pid, killed.end) == (1, "failed: SIGKILL")
     assert (newcomer.last.pid, newcomer.end) == (2, "")
-
-
-def test_a_process_of_which_only_the_connection_was_lost_has_no_end():
-    account = recorded("account", 10.0, "host:1", doing="input", seconds={"input": 5.0})
-    states = [recorded("worker", 11.0, worker="host:1", state=s) for s in ("lost", "returned")]
-
-    (process,) = snapshot_of(account, *states).processes
-    assert process.end == ""
+    # Only its connection was lost.
+    blip = (account(10.0, 1, input=5.0), worker(11.0, "lost"), worker(11.0, "returned"))
+    assert [process.end for process in snapshot_of(*blip).processes] == [""]
 
 
 def test_a_job_of_a_million_events_has_a_snapshot_of_bounded_size():
@@ -307,13 +276,12 @@ def test_the_accounts_of_a_job_with_many_processes_are_bounded():
 def write_ended_job(job_dir, num_events):
     """A job that has finished, with an account and a stop of each step."""
     make_job(job_dir)
-    with EventLog(job_dir / "events.jsonl", "launcher") as log:
-        for number in range(1, num_events + 1):
-            log.write(step(number).event)
-            seconds = {"computing": float(number), "input": 1.0}
-            log.write(event("account", pid=1, seconds=seconds, doing=""))
-        log.write(event("evaluation", step=num_events, metrics={"auc": 0.75}))
-        log.write(event("job", state="finished", steps=num_events))
+    events = []
+    for number in range(1, num_events + 1):
+        seconds = {"computing": float(number), "input": 1.0}
+        events += [step(number).event, event("account", pid=1, seconds=seconds, doing="")]
+    events.append(event("evaluation", step=num_events, metrics={"auc": 0.75}))
+    append(job_dir, "launcher", *events, event("job", state="finished", steps=num_events))
 
 
 def folder_with(tmp_path, *names):
@@ -364,9 +332,7 @@ def test_the_page_of_a_job_that_was_only_listed_has_all_of_it(folder):
 
 def test_a_listed_job_that_goes_on_is_read_again(folder, tmp_path):
     folder.snapshot()
-    write_steps(tmp_path / "job", 21)
-    with EventLog(tmp_path / "job" / "events.jsonl", "launcher") as log:
-        log.write(event("job", state="suspended"))
+    append(tmp_path / "job", "launcher", step(21).event, event("job", state="suspended"))
 
     ((_, listed),) = folder.snapshot().jobs
 
@@ -381,6 +347,14 @@ def test_a_page_that_is_open_is_not_read_again_because_of_the_list(folder, monke
     monkeypatch.setattr(JobDir, "is_running", lambda _: False)
 
     assert folder.source("job").snapshot().loss == shown.loss
+
+
+def folder_of_sweep(tmp_path, *names):
+    """A folder with two jobs of a sweep, each with a secret of its own."""
+    for name, rate in zip(names, (0.1, 0.01), strict=True):
+        write_job_of_sweep(tmp_path / name, rate, secret=name)
+        write_steps(tmp_path / name, 1, 2)
+    return folder_with(tmp_path, *names)
 
 
 def write_job_of_sweep(job_dir, rate, *, secret=""):
@@ -399,11 +373,7 @@ def compared(shown):
 
 
 def test_the_jobs_of_one_folder_are_listed_with_the_settings_in_which_they_differ(tmp_path):
-    names = ["a.job", "b.job"]
-    for name, rate in zip(names, (0.1, 0.01), strict=True):
-        write_job_of_sweep(tmp_path / name, rate, secret=name)
-        write_steps(tmp_path / name, 1, 2)
-    folder = folder_with(tmp_path, *names)
+    folder = folder_of_sweep(tmp_path, "a.job", "b.job")
 
     first = list_page(folder)
     assert compared(first) == ["job", "params.rate", "a.job", "0.1", "b.job", "0.01"]
@@ -413,12 +383,7 @@ def test_the_jobs_of_one_folder_are_listed_with_the_settings_in_which_they_diffe
 
 
 def test_jobs_of_several_folders_are_not_compared(tmp_path):
-    names = ["x/a.job", "y/b.job"]
-    for name, rate in zip(names, (0.1, 0.01), strict=True):
-        write_job_of_sweep(tmp_path / name, rate)
-        write_steps(tmp_path / name, 1, 2)
-
-    shown = list_page(folder_with(tmp_path, *names))
+    shown = list_page(folder_of_sweep(tmp_path, "x/a.job", "y/b.job"))
 
     assert compared(shown) == []
     assert "data-chart" not in shown
