@@ -1,13 +1,11 @@
 """Columns that a model does not read: of every engine, with values that nothing can learn from."""
 
 import datetime
-from dataclasses import dataclass
 
 import pytest
 
 from edl_horovod.errors import DataError
-from tests.component.sql.sessions import run, session_on
-from tests.component.sql.test_session import Ring
+from tests.component.sql.sessions import ROLES, Place, Ring, session_on
 
 COLUMNED = """SELECT * FROM people TRAIN regressor.DNN COLUMN name, role LABEL salary INTO m;"""
 UNUSABLE = {
@@ -23,26 +21,12 @@ UNUSABLE = {
 }
 
 
-@dataclass
-class Place:
-    """A database whose table has columns that nothing can learn from, and what runs on it."""
-
-    session: object
-    database: object
-    ring: Ring
-
-    def run(self, text):
-        """What the last statement gives."""
-        return run(self.session, text)[-1]
-
-
 @pytest.fixture(params=UNUSABLE)
 def place(request, tmp_path):
     database = request.getfixturevalue(request.param)
     unusable, ring = UNUSABLE[request.param], Ring()
     rows = ", ".join(
-        f"({n}, 'n{n}', '{('clerk', 'engineer', 'manager')[n % 3]}', {n}.5, "
-        f"{', '.join('NULL' for _ in unusable)})"
+        f"({n}, 'n{n}', '{ROLES[n % 3]}', {n}.5, {', '.join('NULL' for _ in unusable)})"
         for n in range(12)
     )
     database.run(

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from datetime import UTC, date, datetime
 
 import psycopg
@@ -14,6 +12,7 @@ from edl_horovod.errors import DataError
 from edl_horovod.sql.engine import open_engine
 from edl_horovod.sql.export import export
 from tests import databases
+from tests.python_runs import run_python
 
 TYPES = {
     "sqlite": "i INTEGER, b BIGINT, x REAL, d DECIMAL(10, 2), s TEXT, y BLOB, day DATE,"
@@ -185,7 +184,6 @@ def test_ctrl_c_in_a_running_query(postgresql, tmp_path):
 @pytest.mark.long
 def test_a_run_of_tests_ends_without_a_report_of_what_a_binding_left():
     test = f"{__file__}::{test_files_of_duckdb.__name__}"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    run = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", test, timeout=120)
     assert run.returncode == 0, run.stdout
     assert "leaked" not in run.stdout + run.stderr

@@ -1,4 +1,4 @@
-"""EVALUATE without a model, on each engine: two columns of a SELECT and where the metrics go."""
+"""EVALUATE, mostly without a model, on each engine: columns of a SELECT, where metrics go."""
 
 import datetime
 
@@ -6,7 +6,7 @@ import pytest
 
 from edl_horovod.errors import DataError, EdlError
 from edl_horovod.sql.statements import StatementError
-from tests.component.sql.sessions import run, session_on
+from tests.component.sql.sessions import CLASSIFIED, rows_of, run, session_on
 from tests.later import LATER
 
 if LATER:
@@ -139,3 +139,21 @@ def test_a_table_of_others_gets_no_rows(session):
         run(session, "SELECT * FROM t EVALUATE LABEL y USING p INTO t")
     *_, count = run(session, "SELECT count(*) AS n FROM t")
     assert count.rows == ((4,),)
+
+
+def test_labels_of_bytes_are_classes_of_text(database, ring, tmp_path):
+    database.run("UPDATE employee SET role = CAST(role AS BLOB)")
+    with session_on(database, tmp_path, ring) as session:
+        *_, evaluated = run(session, CLASSIFIED + "SELECT * FROM employee EVALUATE c")
+    assert evaluated.metrics["accuracy"] == 1.0
+
+
+def test_metrics_never_replace_another_table(database, ring, tmp_path):
+    before = rows_of(database, "employee")
+    text = "SELECT * FROM employee EVALUATE c WITH validation.overwrite=True INTO employee"
+    with (
+        session_on(database, tmp_path, ring) as session,
+        pytest.raises(DataError, match="other columns"),
+    ):
+        run(session, CLASSIFIED + text)
+    assert rows_of(database, "employee") == before

@@ -15,6 +15,7 @@ import pytest
 from edl_horovod.errors import ConfigError, DataError, OutputError
 from edl_horovod.sql.engine import open_engine
 from edl_horovod.sql.export import ExportedTable, export
+from tests.python_runs import run_python
 
 DAY = date(1970, 1, 3)
 MINUTE = datetime(1970, 1, 1, 0, 1, tzinfo=UTC)
@@ -245,13 +246,9 @@ EXPORTER = textwrap.dedent(
 )
 
 
-def exporter(url: str, select: str, folder: Path) -> list[str]:
-    return [sys.executable, "-c", EXPORTER, url, select, str(folder)]
-
-
-def peak_of(command: list[str], *, num_rows: int) -> int:
+def peak_of(url: str, select: str, folder: Path, *, num_rows: int) -> int:
     """Run an exporter; returns its kilobytes."""
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
+    done = run_python("-c", EXPORTER, url, select, folder, check=True, timeout=200)
     num_exported, kilobytes = map(int, done.stdout.split("\n")[-2].split())
     assert num_exported == num_rows
     return kilobytes
@@ -267,20 +264,20 @@ WIDE = COUNT + "SELECT i, randomblob(1000000) AS raw FROM c"
     ("select", "count"), [(MANY, 1_000_000), pytest.param(WIDE, 350, marks=pytest.mark.long)]
 )
 def test_many_rows_and_wide_rows_take_less_than_300_mb(sqlite, tmp_path, select, count):
-    command = exporter(sqlite.url, select.format(count), tmp_path / "out")
-    assert peak_of(command, num_rows=count) < 300_000
+    select = select.format(count)
+    assert peak_of(sqlite.url, select, tmp_path / "out", num_rows=count) < 300_000
 
 
 @pytest.mark.long
 def test_wide_rows_of_a_server_take_less_than_360_mb(postgresql, tmp_path):
     select = "SELECT i, repeat(i::text, 400000) AS s FROM generate_series(100, 249) AS i"
-    command = exporter(postgresql.url, select, tmp_path / "out")
     # Of these, 50 are pandas, which PyArrow imports where it is installed.
-    assert peak_of(command, num_rows=150) < 360_000
+    assert peak_of(postgresql.url, select, tmp_path / "out", num_rows=150) < 360_000
 
 
 def test_ctrl_c_leaves_nothing(sqlite, tmp_path):
-    command = exporter(sqlite.url, MANY.format(1_000_000_000), tmp_path / "out")
+    words = [sqlite.url, MANY.format(1_000_000_000), f"{tmp_path}/out"]
+    command = [sys.executable, "-c", EXPORTER, *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"progress\n"

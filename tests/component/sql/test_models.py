@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from edl_horovod.sql.models import MODEL, About, ModelStore
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.statements import StatementError
 from tests.forked import fork
+from tests.python_runs import run_python
 
 ABOUT = About(
     statement="SELECT a, b FROM t TRAIN regressor.DNN INTO m",
@@ -80,16 +79,7 @@ def test_a_model_that_is_dropped_is_gone(store, tmp_path):
     assert str(store.add("db.m", trained_folder(tmp_path / "c"), ABOUT)) == "db.m@1"
 
 
-def test_an_old_version_is_dropped_but_not_the_live_one(store, tmp_path):
-    store.add("m", trained_folder(tmp_path / "a"), ABOUT)
-    store.add("m", trained_folder(tmp_path / "b"), ABOUT)
-    with pytest.raises(StatementError, match="live"):
-        store.drop(named("m@2"))
-    store.drop(named("m@1"))
-    assert store.versions("m") == (2,)
-
-
-def test_a_version_is_made_live_again(store, tmp_path):
+def test_a_version_is_made_live_again_and_an_old_one_is_dropped(store, tmp_path):
     store.add("m", trained_folder(tmp_path / "a"), ABOUT)
     store.add("m", trained_folder(tmp_path / "b"), ABOUT)
     assert store.set_live(named("m@1")).is_live
@@ -100,6 +90,8 @@ def test_a_version_is_made_live_again(store, tmp_path):
         store.set_live(named("m@3"))
     assert str(store.add("m", trained_folder(tmp_path / "c"), ABOUT)) == "m@3"
     assert store.find(named("m")).version == 3
+    store.drop(named("m@1"))
+    assert store.versions("m") == (2, 3)
 
 
 def test_a_model_that_is_not_there_is_named_with_the_nearest(store, tmp_path):
@@ -172,8 +164,7 @@ while True:
 @pytest.mark.timeout(120)
 def test_killed_at_any_step_the_live_version_is_whole(action, tmp_path):
     root = str(Path(__file__).parents[3])
-    command = [sys.executable, "-c", KILLED, root, str(tmp_path), action]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    ended = run_python("-c", KILLED, root, tmp_path, action, timeout=100)
     assert ended.returncode == 0, ended.stderr
     num_steps = int(ended.stdout)
     assert num_steps > 5

@@ -7,8 +7,7 @@ import pytest
 
 from edl_horovod.config import resolved
 from edl_horovod.errors import EdlError
-from tests.component.sql.sessions import run, session_on
-from tests.component.sql.test_session import CLASSIFIED, TRAINED, Ring
+from tests.component.sql.sessions import CLASSIFIED, TRAINED, Ring, run, session_on
 from tests.databases import IN_URL, PASSWORD
 
 SECRETS = (PASSWORD, IN_URL, "geheim")

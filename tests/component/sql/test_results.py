@@ -1,13 +1,12 @@
 """How much of a plain statement's result is read: memory, limits, and what becomes of the rest."""
 
 import json
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
 from edl_horovod.sql.engine import open_engine
+from tests.python_runs import run_python
 from tests.sql_service import service
 
 # A vector of DuckDB has 2,048 rows, here 20 MB, and its threads may be some vectors ahead.
@@ -44,9 +43,7 @@ def url(request, tmp_path):
 @pytest.mark.parametrize(("url", "select"), WIDE.items(), indirect=["url"])
 def test_a_large_result_takes_little_memory(url, select, tmp_path):
     words = ["-q", f"db={url}", f"models={tmp_path}/models", f"BEGIN; {select}; SELECT 1 AS one"]
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *words], capture_output=True, text=True, timeout=200
-    )
+    done = run_python("-c", COMMAND, *words, timeout=200)
     code, kilobytes = map(int, done.stderr.split()[-2:])
     assert code == 0
     assert kilobytes < MOST_KILOBYTES

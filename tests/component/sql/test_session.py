@@ -6,96 +6,17 @@ import signal
 import time
 from pathlib import Path
 
-import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
-from edl_horovod.cli.verbs import sql as verb
-from edl_horovod.columns import Column
-from edl_horovod.errors import ConfigError, DataError, Interrupted, JobFailed
+from edl_horovod.errors import DataError, Interrupted, JobFailed
 from edl_horovod.files.marker import NAME
 from edl_horovod.job.events import EvaluationEvent, EventLog, StepEvent
-from edl_horovod.records.examples import example
-from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.sql.jobs import find_jobs, request_kill
-from edl_horovod.sql.settings import read_settings
 from edl_horovod.sql.statements import StatementError
-from edl_horovod.supervisor.run import JobResult
-from tests.component.sql.sessions import run, session_on
+from tests.component.sql.sessions import CLASSIFIED, TRAINED, rows_of, run, session_on
 from tests.forked import fork
 
-TRAINED = "SELECT name, role, salary FROM employee TRAIN regressor.DNN INTO m;"
-CLASSIFIED = "SELECT name, salary, role FROM employee TRAIN classifier.DNN INTO c;"
-ROLES = ("clerk", "engineer", "manager")
-
-
-class Ring:
-    """Does in no time what a job does, for rows whose role says it all."""
-
-    def __init__(self):
-        self.configs = []
-        self.read = ["name", "role", "salary"]
-        self.rows = []
-        """Those of each job."""
-        self.before_it_ends = lambda: None
-
-    def __call__(self, config):
-        self.configs.append(config)
-        Path(config.job_dir).mkdir(parents=True)
-        files = sorted(Path(config.data).glob("*.parquet"))
-        rows = [row for file in files for row in pq.read_table(file).to_pylist()]
-        self.rows.append(rows)
-        output = Path(config.output)
-        output.mkdir(parents=True)
-        if config.task == "train":
-            is_classifier = config.model_def.startswith("classifier")
-            role = Column(name="role", kind="text", num_rows=12, num_empty=0, vocabulary=ROLES)
-            adapted = {
-                "classes": {"values": list(ROLES)} if is_classifier else None,
-                "columns": [role.to_json()],
-                "read": sorted({*self.read} - {config.params["label"]}),
-            }
-            (output / "adapted.json").write_text(json.dumps(adapted))
-        else:
-            is_classifier = "/c/" in config.trained_model
-            self._predict(rows, output, is_classifier=is_classifier)
-        self.before_it_ends()
-        metrics = {"loss": 0.5} if config.validation_data else {}
-        return JobResult(output=str(output), job_dir=config.job_dir, steps=1, metrics=metrics)
-
-    def _predict(self, rows, output, *, is_classifier):
-        shapes = {"prediction": []}
-        if is_classifier:
-            shapes = {"class": [], "probabilities": [3]}
-        with Writer(output / "part-0.recordio") as writer:
-            for number in range(len(rows)):
-                values = {"prediction": np.float32([number])}
-                if is_classifier:
-                    chosen = number % 3
-                    values = {
-                        "class": np.int64([chosen]),
-                        "probabilities": np.eye(3, dtype=np.float32)[chosen],
-                    }
-                writer.write(example({"id": np.int64([number]), **values}))
-        features = {name: {"shape": shape} for name, shape in shapes.items()}
-        schema = {"num_records": len(rows), "features": features}
-        (output / "schema.json").write_text(json.dumps(schema))
-
-
-@pytest.fixture
-def ring():
-    return Ring()
-
-
-@pytest.fixture
-def database(sqlite):
-    rows = ", ".join(f"('n{number}', '{ROLES[number % 3]}', {number})" for number in range(12))
-    sqlite.run(
-        "CREATE TABLE employee (name TEXT, role TEXT, salary REAL)",
-        f"INSERT INTO employee VALUES {rows}",
-        "CREATE TABLE testdata AS SELECT name, role FROM employee",
-    )
-    return sqlite
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture
@@ -106,11 +27,6 @@ def session(database, ring, tmp_path):
         yield session
 
 
-def rows_of(database, table):
-    return database.run(f"SELECT * FROM {table} ORDER BY rowid")
-
-
-@pytest.mark.long
 def test_a_training_becomes_the_job_of_the_command_line(session, ring, tmp_path):
     (result,) = run(session, TRAINED)
     (config,) = ring.configs
@@ -123,23 +39,12 @@ def test_a_training_becomes_the_job_of_the_command_line(session, ring, tmp_path)
     assert list((tmp_path / "models" / ".jobs").iterdir()) == []
 
 
-@pytest.mark.long
-def test_predictions_go_into_the_column_and_nothing_else_changes(session, database):
-    before = rows_of(database, "testdata")
-    *_, result = run(
-        session,
-        TRAINED + "SELECT name, role FROM testdata PREDICT testdata.predicted_salary USING m",
-    )
-    after = rows_of(database, "testdata")
-    assert [row[:2] for row in after] == before
-    assert [row[2] for row in after] == list(range(12))
-    assert result.model == "m@1"
-
-
-@pytest.mark.long
 def test_a_statement_runs_each_night(session, database, ring):
     nightly = "SELECT * FROM testdata PREDICT testdata.p USING m;"
-    run(session, TRAINED + nightly)
+    before = rows_of(database, "testdata")
+    *_, result = run(session, TRAINED + nightly)
+    assert result.model == "m@1"
+    assert rows_of(database, "testdata") == [(*row, n) for n, row in enumerate(before)]
     database.run("INSERT INTO testdata (name, role) VALUES ('new', 'clerk')")
     assert rows_of(database, "testdata")[-1] == ("new", "clerk", None)
     run(session, nightly)
@@ -155,14 +60,6 @@ def test_a_statement_runs_each_night(session, database, ring):
     assert len(ring.configs) == num_jobs
 
 
-@pytest.mark.long
-def test_predictions_without_a_table_are_rows(session):
-    *_, result = run(session, TRAINED + "SELECT name, role FROM testdata PREDICT USING m")
-    assert result.columns == ("name", "role", "prediction")
-    assert result.rows[1] == ("n1", "engineer", 1.0)
-
-
-@pytest.mark.long
 def test_columns_that_the_model_does_not_read_come_back_as_they_were(session, database):
     database.run(
         "ALTER TABLE testdata ADD COLUMN hired DATE DEFAULT '2024-02-29'",
@@ -173,7 +70,6 @@ def test_columns_that_the_model_does_not_read_come_back_as_they_were(session, da
     assert result.rows[1][2] is None
 
 
-@pytest.mark.long
 def test_values_that_the_training_did_not_have_are_counted(session, database):
     database.run("UPDATE testdata SET role = 'judge' WHERE rowid IN (3, 7)")
     run(session, TRAINED + "SELECT name, role FROM testdata PREDICT USING m")
@@ -183,7 +79,6 @@ def test_values_that_the_training_did_not_have_are_counted(session, database):
     )
 
 
-@pytest.mark.long
 def test_a_classifier_gives_the_class_and_its_probabilities(session, database):
     *_, rows = run(
         session,
@@ -200,7 +95,6 @@ def test_a_classifier_gives_the_class_and_its_probabilities(session, database):
     assert rows.rows[1] == ("n1", 1.0, "engineer", 0.0, 1.0, 0.0)
 
 
-@pytest.mark.long
 def test_the_probabilities_of_two_models_stand_side_by_side(session, database):
     text = "SELECT name, salary FROM employee PREDICT employee.{} WITH predict.probabilities=True"
     run(session, CLASSIFIED + text.format("first") + " USING c")
@@ -210,7 +104,6 @@ def test_the_probabilities_of_two_models_stand_side_by_side(session, database):
     assert len(rows.columns) == 3 + 2 * 4
 
 
-@pytest.mark.long
 def test_metrics_are_of_all_rows(session):
     *_, regression, classes, chosen = run(
         session,
@@ -224,7 +117,6 @@ def test_metrics_are_of_all_rows(session):
     assert [row[0] for row in chosen.rows] == ["accuracy", "auc"]
 
 
-@pytest.mark.long
 def test_metrics_and_importances_go_into_tables(session, database):
     evaluated = 'SELECT * FROM employee EVALUATE c LABEL role INTO "how good";'
     *_, stored, explained, rows, columns = run(
@@ -247,21 +139,6 @@ def test_metrics_and_importances_go_into_tables(session, database):
     assert count.rows == (("c@2", num_rows),)
 
 
-def test_labels_of_bytes_are_classes_of_text(session, database):
-    database.run("UPDATE employee SET role = CAST(role AS BLOB)")
-    *_, evaluated = run(session, CLASSIFIED + "SELECT * FROM employee EVALUATE c")
-    assert evaluated.metrics["accuracy"] == 1.0
-
-
-def test_metrics_never_replace_another_table(session, database):
-    before = rows_of(database, "employee")
-    text = "SELECT * FROM employee EVALUATE c WITH validation.overwrite=True INTO employee"
-    with pytest.raises(DataError, match="other columns"):
-        run(session, CLASSIFIED + text)
-    assert rows_of(database, "employee") == before
-
-
-@pytest.mark.long
 def test_columns_are_explained(session):
     *_, result = run(session, TRAINED + "SELECT * FROM employee EXPLAIN m")
     assert result.columns == ("column", "importance", "deviation")
@@ -271,23 +148,6 @@ def test_columns_are_explained(session):
     assert sorted(row[0] for row in result.rows) == ["name", "role"]
 
 
-def test_a_picture_is_of_one_explain(database, tmp_path):
-    words = ["--picture", f"{tmp_path}/a.png", f"db={database.url}", f"models={tmp_path}/m"]
-    for text in ("SELECT 1", "SELECT 1 EXPLAIN m; SELECT 1 EXPLAIN m"):
-        with pytest.raises(ConfigError, match="one EXPLAIN"):
-            verb.run("sql", "", [text, *words])
-
-
-@pytest.mark.long
-def test_an_unknown_metric_is_refused(session):
-    with pytest.raises(StatementError, match="'accuracy'"):
-        run(
-            session,
-            CLASSIFIED + "SELECT * FROM employee EVALUATE c WITH validation.metrics='acuracy'",
-        )
-
-
-@pytest.mark.long
 def test_rows_are_held_back_for_the_validation(session, ring):
     text = TRAINED.replace("INTO", "WITH train.split='sequential', train.split_fraction=0.25 INTO")
     *_, result = run(session, text)
@@ -300,47 +160,35 @@ def test_rows_are_held_back_for_the_validation(session, ring):
     assert ("training", "rows", 9) in described.rows
 
 
-@pytest.mark.long
 def test_a_training_goes_on_from_a_model(session, ring):
     run(session, TRAINED + TRAINED.replace("INTO m", "USING m INTO better"))
     assert ring.configs[1].init_from.endswith("/m/1/model")
 
 
-@pytest.mark.long
 def test_a_model_that_is_there_is_not_trained_again(session, ring):
     *_, result = run(session, TRAINED + TRAINED.replace("INTO", "INTO IF NOT EXISTS"))
     assert len(ring.configs) == 1
     assert (result.message, result.model) == ("The model m exists already.", "m")
 
 
-@pytest.mark.long
-def test_models_are_listed_and_dropped(session):
-    *_, listed, dropped, left = run(
-        session, TRAINED + TRAINED + "SHOW MODELS; DROP MODEL m; SHOW MODELS"
-    )
-    assert [row[:3] for row in listed.rows] == [("m", 1, False), ("m", 2, True)]
-    assert dropped.message == "m is removed."
-    assert left.rows == ()
-
-
-@pytest.mark.long
-def test_all_versions_are_listed_with_their_metrics_and_an_earlier_one_is_live_again(session, ring):
+def test_versions_are_listed_with_their_metrics_made_live_again_and_dropped(session, ring):
     validated = TRAINED.replace("INTO", "WITH train.split='sequential' INTO")
-    *_, listed, altered, then, _ = run(
+    *_, listed, altered, then, _, dropped, left = run(
         session,
         TRAINED
         + validated
         + "SHOW MODELS; ALTER MODEL m@1 SET LIVE; SHOW MODELS;"
-        + "SELECT name, role FROM testdata PREDICT USING m",
+        + "SELECT name, role FROM testdata PREDICT USING m; DROP MODEL m; SHOW MODELS",
     )
+    assert [row[:3] for row in listed.rows] == [("m", 1, False), ("m", 2, True)]
     assert [row["metrics"] for row in listed.dicts()] == ["", "loss=0.5"]
     assert [row["live"] for row in listed.dicts()] == [False, True]
     assert altered.model == "m@1"
     assert [row["live"] for row in then.dicts()] == [True, False]
     assert ring.configs[-1].trained_model.endswith("/m/1/model")
+    assert (dropped.message, left.rows) == ("m is removed.", ())
 
 
-@pytest.mark.long
 def test_the_log_of_a_training_has_a_row_for_each_step_that_was_told(session, ring):
     def write_events():
         with EventLog(Path(ring.configs[-1].job_dir) / "events.jsonl", "worker") as log:
@@ -368,7 +216,6 @@ def test_the_log_of_a_training_has_a_row_for_each_step_that_was_told(session, ri
     assert trials.rows == ()
 
 
-@pytest.mark.long
 def test_a_dry_run_shows_settings_and_changes_nothing(session, ring, database, tmp_path):
     run(session, TRAINED)
     session.context.is_dry_run = True
@@ -387,7 +234,6 @@ def test_a_dry_run_shows_settings_and_changes_nothing(session, ring, database, t
     assert len(rows_of(database, "employee")) == 12
 
 
-@pytest.mark.long
 def test_a_failed_job_leaves_its_logs_and_no_rows(session, ring, tmp_path):
     def fail():
         raise JobFailed("The ring fell.")
@@ -405,7 +251,6 @@ def test_a_failed_job_leaves_its_logs_and_no_rows(session, ring, tmp_path):
         run(session, "KILL 1")
 
 
-@pytest.mark.long
 def test_a_killed_statement_ends_and_leaves_nothing(session, ring, tmp_path):
     ring.before_it_ends = lambda: request_kill(tmp_path / "models", 1)
     with pytest.raises(Interrupted, match="KILL 1"):
@@ -414,7 +259,6 @@ def test_a_killed_statement_ends_and_leaves_nothing(session, ring, tmp_path):
     assert session.context.store.names() == ()
 
 
-@pytest.mark.long
 def test_the_rows_that_a_dead_process_left_are_removed(session, ring, tmp_path):
     ring.before_it_ends = lambda: os.kill(os.getpid(), signal.SIGKILL)
     child = fork(lambda: run(session, TRAINED))
@@ -429,7 +273,6 @@ def test_the_rows_that_a_dead_process_left_are_removed(session, ring, tmp_path):
     assert (left / "job").is_dir()
 
 
-@pytest.mark.long
 def test_rows_on_their_way_are_for_their_user_alone(session, ring, tmp_path):
     modes = []
     jobs = tmp_path / "models" / ".jobs"
@@ -446,7 +289,6 @@ def umask():
     return mask
 
 
-@pytest.mark.long
 def test_rows_of_another_machine_are_removed_only_where_nothing_is_heard_of_it(
     session, ring, tmp_path
 ):
@@ -465,7 +307,6 @@ def test_rows_of_another_machine_are_removed_only_where_nothing_is_heard_of_it(
     assert not (job / "data").exists()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
 def test_predictions_that_the_database_refused_are_written_later(request, ring, tmp_path, engine):
     database = request.getfixturevalue(engine)
@@ -501,7 +342,6 @@ def test_predictions_that_the_database_refused_are_written_later(request, ring, 
         assert len(ring.configs) == num_jobs + 1
 
 
-@pytest.mark.long
 def test_predictions_of_rows_that_have_changed_are_not_written_later(session, database, ring):
     predict = "SELECT name, role FROM testdata PREDICT testdata.p USING m;"
     run(session, TRAINED)
@@ -518,7 +358,6 @@ def test_predictions_of_rows_that_have_changed_are_not_written_later(session, da
     assert len(ring.configs) == num_jobs + 1
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Interrupted])
 def test_an_interrupt_leaves_nothing(session, ring, tmp_path, error):
     def interrupt():
@@ -531,7 +370,6 @@ def test_an_interrupt_leaves_nothing(session, ring, tmp_path, error):
     assert list((tmp_path / "models" / ".jobs").iterdir()) == []
 
 
-@pytest.mark.long
 def test_a_null_counts_as_what_the_training_said(session, database, ring):
     database.run(
         "UPDATE employee SET role = NULL WHERE rowid = 2",
@@ -543,25 +381,3 @@ def test_a_null_counts_as_what_the_training_said(session, database, ring):
     *_, result = run(session, text + "SELECT name, role FROM testdata PREDICT USING m")
     assert result.rows[2] == ("n2", None, 2.0)
     assert ring.rows[-1][2]["role"] == "none"
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ([], "needs a database"),
-        (["db=sqlite:///x", "data=/x"], "SELECT sets"),
-        (["db=sqlite:///x", "params.x=1"], "WITH sets"),
-        (["db=sqlite:///x", "overwrite=true"], "overwrite is not"),
-    ],
-)
-def test_settings_that_statements_say_are_refused(settings, said, monkeypatch):
-    monkeypatch.delenv("EDL_DB", raising=False)
-    with pytest.raises(ConfigError, match=said):
-        read_settings(settings, {})
-
-
-def test_the_database_may_come_from_the_environment(monkeypatch):
-    monkeypatch.setenv("EDL_DB", "postgresql://me:hidden@host/db")
-    settings = read_settings([], {})
-    assert settings.db.endswith("host/db")
-    assert "hidden" not in repr(settings)

@@ -4,7 +4,7 @@ import pytest
 
 from edl_horovod.errors import ConfigError, DataError
 from tests.component.sql import sessions
-from tests.component.sql.test_session import ROLES, Ring
+from tests.component.sql.sessions import ROLES, Ring
 
 TRAINED = """SELECT * FROM people TO TRAIN DNNClassifier
 WITH model.n_classes={num_classes}, model.hidden_units=[8], train.epoch=3,

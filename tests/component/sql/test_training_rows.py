@@ -11,9 +11,7 @@ import pytest
 from edl_horovod.errors import DataError
 from edl_horovod.sql.statements import StatementError
 from edl_horovod.sql.training_rows import Split, fill_nulls, part_folders, split_rows
-from tests.component.sql.sessions import session_on
-from tests.component.sql.test_columns import Place
-from tests.component.sql.test_session import Ring
+from tests.component.sql.sessions import Place, Ring, session_on
 
 NUM_ROWS = 1000
 COLUMNS = ("id", "age", "height", "role", "hired", "salary")

@@ -10,8 +10,7 @@ from edl_horovod.cli.main import main
 from edl_horovod.errors import DataError, Interrupted
 from edl_horovod.sql.statements import StatementError
 from tests import databases
-from tests.component.sql.sessions import run, session_on
-from tests.component.sql.test_session import ROLES, Ring
+from tests.component.sql.sessions import ROLES, Ring, run, session_on
 
 ENGINES = ("sqlite", "postgresql", "mariadb", "duckdb")
 TRAINED = "SELECT name, role, salary FROM employee TRAIN regressor.DNN INTO m"

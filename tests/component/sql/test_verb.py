@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.cli.main import main
+from tests.python_runs import run_python
 
 
 @pytest.fixture
@@ -81,13 +82,9 @@ def test_statements_come_from_a_file(places, tmp_path, capsys):
 
 
 def test_statements_come_from_stdin(places):
-    run = subprocess.run(
-        [sys.executable, "-m", "edl_horovod", "sql", *places],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        input="SELECT 41 + 1 AS answer",
-        capture_output=True,
-        text=True,
-    )
+    path = {"PYTHONPATH": str(Path(__file__).parents[3])}
+    words = ("-m", "edl_horovod", "sql", *places)
+    run = run_python(*words, env=os.environ | path, input="SELECT 41 + 1 AS answer")
     assert run.returncode == 0, run.stderr
     assert "42" in run.stdout
 
@@ -107,12 +104,6 @@ def test_statements_come_from_stdin(places):
 def test_what_cannot_be_run_is_an_error_with_a_code(words, said, places, capsys):
     assert main(["sql", *words, *places]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_no_database_is_an_error(monkeypatch, capsys):
-    monkeypatch.delenv("EDL_DB", raising=False)
-    assert main(["sql", "SELECT 1"]) == 2
-    assert "EDL_DB" in capsys.readouterr().err
 
 
 def test_a_setting_of_a_job_that_is_misspelt_is_an_error(places, capsys):
@@ -140,3 +131,9 @@ def test_an_earlier_statement_stays_done_where_a_later_one_fails(places, capsys)
     assert main(["sql", "DELETE FROM employee; SELECT nothing FROM employee", *places]) == 4
     assert main(["sql", "SELECT count(*) AS n FROM employee", "-o", "json", *places]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"] == [[0]]
+
+
+def test_a_picture_is_of_one_explain(places, tmp_path, capsys):
+    for text in ("SELECT 1", "SELECT 1 EXPLAIN m; SELECT 1 EXPLAIN m"):
+        assert main(["sql", text, "--picture", f"{tmp_path}/a.png", *places]) == 2
+        assert "one EXPLAIN" in capsys.readouterr().err

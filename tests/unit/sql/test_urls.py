@@ -1,6 +1,7 @@
 import pytest
 
 from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.sql.settings import read_settings
 from edl_horovod.sql.urls import parse_url
 
 
@@ -34,3 +35,25 @@ def test_a_file_that_is_not_there_is_not_made(tmp_path):
     with pytest.raises(DataError, match=r"hr\.db"):
         parse_url(f"sqlite:///{tmp_path / 'hr.db'}")
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ([], r"needs a database(.|\n)*EDL_DB"),
+        (["db=sqlite:///x", "data=/x"], "SELECT sets"),
+        (["db=sqlite:///x", "params.x=1"], "WITH sets"),
+        (["db=sqlite:///x", "overwrite=true"], "overwrite is not"),
+    ],
+)
+def test_settings_that_statements_say_are_refused(settings, said, monkeypatch):
+    monkeypatch.delenv("EDL_DB", raising=False)
+    with pytest.raises(ConfigError, match=said):
+        read_settings(settings, {})
+
+
+def test_the_database_may_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("EDL_DB", "postgresql://me:hidden@host/db")
+    settings = read_settings([], {})
+    assert settings.db.endswith("host/db")
+    assert "hidden" not in repr(settings)
