@@ -6,7 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from edl_horovod.config.schema import FederatedConfig
+from edl_horovod.errors import ConfigError
 from tests import numpy_framework
+from tests.jobs import training
 from tests.memory_source import KIND
 
 
@@ -53,3 +56,9 @@ def assert_all_fail(ranks, error, match=None):
         for failed in [pool.submit(rank.run) for rank in ranks]:
             with pytest.raises(error, match=match):
                 failed.result()
+
+
+def assert_refused(key, sections=(), *, train=None, **federated):
+    """Settings of a federated training, and further sections of its job, are refused by a key."""
+    with pytest.raises(ConfigError, match=key):
+        training(12, train, federated=FederatedConfig(**federated), **dict(sections))

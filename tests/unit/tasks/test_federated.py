@@ -1,7 +1,5 @@
 """Federated rounds: what they add up to, who takes part in them, and what a lost party costs."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
@@ -34,6 +32,7 @@ from tests.unit.tasks.conftest import ZOO
 from tests.unit.tasks.ranks import (
     CountingStep,
     assert_all_fail,
+    assert_refused,
     numbers,
     on_all,
     run_and_see_who_trains,
@@ -109,6 +108,16 @@ class Rank:
     @property
     def kernel(self):
         return np.array(self.step.model_variables["kernel"].numpy())
+
+
+def on_each_party(parties, act):
+    """What `act(party, world, collectives)` gives on each rank of a ring, at the same time."""
+    ring = Ring(len(parties))
+
+    def on(at):
+        return act(parties[at], World(rank=at, size=len(parties), generation=1), ring.of(at))
+
+    return on_all(range(len(parties)), on)
 
 
 def begin(ranks, first=0):
@@ -326,45 +335,42 @@ def test_a_party_whose_values_are_not_finite_does_not_send_them():
     assert np.isfinite(rank.kernel).all()
 
 
+KERNEL = "kernel (float64[4, 1])"
+
+
 @pytest.mark.parametrize(
     ("train", "federated", "texts", "key"),
     [
-        ({"learning_rate": 0.5}, {}, ["kernel (float64[4, 1])"], "train.learning_rate"),
-        ({}, {"fraction": 0.5}, ["kernel (float64[4, 1])"], "federated.fraction"),
-        ({}, {"weighting": "equal"}, ["kernel (float64[4, 1])"], "federated.weighting"),
+        ({"learning_rate": 0.5}, {}, [KERNEL], "train.learning_rate"),
+        ({}, {"fraction": 0.5}, [KERNEL], "federated.fraction"),
+        ({}, {"weighting": "equal"}, [KERNEL], "federated.weighting"),
         ({}, {}, ["kernel (float64[5, 1])"], "kernel"),
-        ({}, {}, ["kernel (float64[4, 1])", "bias (float64[1])"], "bias"),
-        ({}, {}, [f"{'layer/' * 60}kernel (float64[4, 1])"], "layer/layer"),
+        ({}, {}, [KERNEL, "bias (float64[1])"], "bias"),
+        ({}, {}, [f"{'layer/' * 60}{KERNEL}"], "layer/layer"),
     ],
 )
 def test_a_party_that_differs_is_told_in_what_and_the_others_go_on(train, federated, texts, key):
-    odd = Rank("south", train=train, **federated)
-    ranks = [Rank("north"), odd, Rank("west")]
-    usual, ring = ["kernel (float64[4, 1])"], Ring(3)
+    odd = Rank("south", train=train, **federated).party
 
-    def check(at):
-        world = World(rank=at, size=3, generation=1)
-        ranks[at].party.check_fits(world, texts if ranks[at] is odd else usual, ring.of(at))
+    def check(party, world, collectives):
+        kind, words = (CollectiveFailed, "south")
+        if party is odd:
+            kind, words = (PartyError, rf"'south'.*{key}.*'north'")
+        with pytest.raises(kind, match=words):
+            party.check_fits(world, texts if party is odd else [KERNEL], collectives)
 
-    with ThreadPoolExecutor(3) as pool:
-        futures = [pool.submit(check, at) for at in range(3)]
-        with pytest.raises(PartyError, match=rf"'south'.*{key}.*'north'"):
-            futures[1].result()
-        for at in (0, 2):
-            with pytest.raises(CollectiveFailed, match="south"):
-                futures[at].result()
+    on_each_party([Rank("north").party, odd, Rank("west").party], check)
 
 
 @pytest.mark.parametrize("name", ["", "north"])
 def test_several_ranks_are_not_one_party(name):
     party = Party(training(BATCH, federated=FederatedConfig(party=name, rounds=ROUNDS)))
-    ring = Ring(2)
 
-    def check(at):
+    def check(party, world, collectives):
         with pytest.raises(ConfigError, match="one rank"):
-            party.check_fits(World(rank=at, size=2, generation=1), [], ring.of(at))
+            party.check_fits(world, [], collectives)
 
-    on_all(range(2), check)
+    on_each_party([party] * 2, check)
 
 
 def test_parties_have_the_way_of_sending_state_in_common():
@@ -377,13 +383,10 @@ def test_parties_have_the_way_of_sending_state_in_common():
 
 def test_parties_may_differ_in_their_local_steps():
     ranks = [Rank("north", local_epochs=2), Rank("south", local_steps=5, proximal_mu=0.1)]
-    ring = Ring(2)
-
-    def check(at):
-        world = World(rank=at, size=2, generation=1)
-        ranks[at].party.check_fits(world, [], ring.of(at))
-
-    on_all(range(2), check)
+    on_each_party(
+        [rank.party for rank in ranks],
+        lambda party, world, collectives: party.check_fits(world, [], collectives),
+    )
 
 
 NAMES = ["body/kernel", "body/bias", "norm/gamma", "norm/mean", "head/kernel"]
@@ -468,31 +471,22 @@ def test_a_full_disk_costs_a_file_of_local_variables_and_not_the_training(tmp_pa
     assert "local_variables" in recorded.event.message
 
 
-def evaluation_of(*parties, numbers):
-    """What each party sees of the evaluations of all."""
-    ring = Ring(len(parties))
-
-    def evaluate(at):
-        world = World(rank=at, size=len(parties), generation=1)
-        collectives = ring.of(at)
-        parties[at].check_fits(world, [], collectives)
-        sums = EvaluationSums(2.0, numbers[at], 2.0, np.array([1.0]))
-        return parties[at].evaluations(sums, world, collectives)
-
-    return on_all(range(len(parties)), evaluate)
-
-
 def sharing(name, share):
     federated = FederatedConfig(party=name, rounds=2, share_metrics=share)
     return training(BATCH, federated=federated, validation_data="numbers:4")
 
 
 def test_the_others_see_the_metrics_of_a_party_only_with_its_consent():
-    parties = [
-        Party(sharing(name, share))
-        for name, share in (("north", True), ("south", False), ("west", True))
-    ]
-    for seen in evaluation_of(*parties, numbers=[1.0, 3.0, 5.0]):
+    consents = {"north": True, "south": False, "west": True}
+    parties = {name: Party(sharing(name, share)) for name, share in consents.items()}
+    losses = {"north": 1.0, "south": 3.0, "west": 5.0}
+
+    def evaluate(party, world, collectives):
+        party.check_fits(world, [], collectives)
+        sums = EvaluationSums(2.0, losses[party.name], 2.0, np.array([1.0]))
+        return party.evaluations(sums, world, collectives)
+
+    for seen in on_each_party(list(parties.values()), evaluate):
         assert {name: sums.loss for name, sums in seen.items()} == {"north": 1.0, "west": 5.0}
 
 
@@ -552,41 +546,34 @@ def test_a_party_adapts_no_model_to_its_own_data(run, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
-        ({"federated": {"local_steps": 2, "local_epochs": 2}}, "federated.local_epochs"),
-        ({"federated": {"fraction": 1.5}}, "federated.fraction"),
-        ({"federated": {"parties": ["a", "a"]}}, "federated.parties"),
-        ({"federated": {"parties": ["a b"]}}, "federated.parties"),
-        ({"federated": {"listen": "7100"}}, "federated.listen"),
-        ({"federated": {"listen": "127.0.0.1:65536"}}, "federated.listen"),
-        ({"federated": {"address": "north:0"}}, "federated.address"),
-        ({"federated": {"address": "north:65536"}}, "federated.address"),
+        ({"local_steps": 2, "local_epochs": 2}, "federated.local_epochs"),
+        ({"fraction": 1.5}, "federated.fraction"),
+        ({"parties": ["a", "a"]}, "federated.parties"),
+        ({"parties": ["a b"]}, "federated.parties"),
+        ({"listen": "7100"}, "federated.listen"),
+        ({"listen": "127.0.0.1:65536"}, "federated.listen"),
+        ({"address": "north:0"}, "federated.address"),
+        ({"address": "north:65536"}, "federated.address"),
         ({"train": {"epochs": 2}}, "train.epochs"),
         ({"train": {"max_steps": 2}}, "train.max_steps"),
         ({"train": {"batch_norm": "synchronized"}}, "train.batch_norm"),
-        ({"launch": LaunchConfig(kind="mpi")}, "launch.kind"),
-        ({"federated": {"rounds": 0, "fraction": 0.5}}, "federated.fraction"),
-        ({"federated": {"rounds": 0, "local_epochs": 2}}, "federated.local_epochs"),
-        ({"federated": {"rounds": 0, "local_steps": 2}}, "federated.local_steps"),
-        ({"federated": {"rounds": 0, "round_seconds": 2.0}}, "federated.round_seconds"),
-        ({"federated": {"round_seconds": -1.0}}, "federated.round_seconds"),
-        ({"federated": {"rounds": 0, "local_variables": ["a"]}}, "federated.local_variables"),
-        ({"federated": {"rounds": 0, "share_metrics": True}}, "federated.share_metrics"),
-        ({"federated": {"share_metrics": True}}, "federated.share_metrics needs validation_data"),
-        ({"federated": {"secure_range": 2.0}}, "federated.secure_range"),
-        ({"elastic": {"spares": 1}}, "elastic.spares"),
-        ({"federated": {"rounds": 0, "proximal_mu": 0.1}}, "federated.proximal_mu"),
-        ({"federated": {"rounds": 0, "weighting": "equal"}}, "federated.weighting"),
+        ({"sections": {"launch": LaunchConfig(kind="mpi")}}, "launch.kind"),
+        ({"rounds": 0, "fraction": 0.5}, "federated.fraction"),
+        ({"rounds": 0, "local_epochs": 2}, "federated.local_epochs"),
+        ({"rounds": 0, "local_steps": 2}, "federated.local_steps"),
+        ({"rounds": 0, "round_seconds": 2.0}, "federated.round_seconds"),
+        ({"round_seconds": -1.0}, "federated.round_seconds"),
+        ({"rounds": 0, "local_variables": ["a"]}, "federated.local_variables"),
+        ({"rounds": 0, "share_metrics": True}, "federated.share_metrics"),
+        ({"share_metrics": True}, "federated.share_metrics needs validation_data"),
+        ({"secure_range": 2.0}, "federated.secure_range"),
+        ({"sections": {"elastic": ElasticConfig(spares=1)}}, "elastic.spares"),
+        ({"rounds": 0, "proximal_mu": 0.1}, "federated.proximal_mu"),
+        ({"rounds": 0, "weighting": "equal"}, "federated.weighting"),
     ],
 )
 def test_settings_that_do_not_fit_a_federated_training_are_refused(settings, key):
-    with pytest.raises(ConfigError, match=key):
-        training(
-            BATCH,
-            settings.get("train"),
-            launch=settings.get("launch", LaunchConfig()),
-            elastic=ElasticConfig(**settings.get("elastic", {})),
-            federated=FederatedConfig(**{"rounds": 2, **settings.get("federated", {})}),
-        )
+    assert_refused(key, **{"rounds": 2, **settings})
 
 
 def test_a_quorum_is_a_share_of_all_parties():

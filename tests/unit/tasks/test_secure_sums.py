@@ -22,9 +22,14 @@ from edl_horovod.tasks.secure_sums import (
     to_fixed_point,
     to_limbs,
 )
-from tests.jobs import training
 from tests.thread_ring import Ring
-from tests.unit.tasks.ranks import assert_all_fail, on_all, run_and_see_who_trains, run_counted
+from tests.unit.tasks.ranks import (
+    assert_all_fail,
+    assert_refused,
+    on_all,
+    run_and_see_who_trains,
+    run_counted,
+)
 from tests.unit.tasks.test_federated import BATCH, ROUNDS, SIZES, Rank, drawn
 
 RANGE = 32.0
@@ -143,19 +148,15 @@ def test_masks_cancel_whatever_the_numbers(tmp_path, kind, size):
         assert (first == second).mean() < 0.01
         # Nor does another rank's mask alone reveal it: each two have one of their own.
         for other in range(rank):
-            shown = first.view(f"u{first.itemsize}") + ring.rows_of(other, "sums")[0].view(
-                f"u{first.itemsize}"
-            )
+            both = (first, ring.rows_of(other, "sums")[0])
+            shown = sum(numbers.view(f"u{first.itemsize}") for numbers in both)
             assert (shown.view(kind) == rows[rank] + rows[other]).mean() < 0.01
 
 
 def test_a_masked_number_is_uniform_whatever_it_hides(tmp_path):
     count = 200_000
-    hidden = [
-        np.full(count, 7, np.int32),
-        np.arange(count, dtype=np.int32),
-        np.zeros(count, np.int32),
-    ]
+    hidden = [np.full(count, 7), np.arange(count), np.zeros(count)]
+    hidden = [numbers.astype(np.int32) for numbers in hidden]
     ring = RecordingRing(3)
 
     def run(rank):
@@ -535,34 +536,23 @@ def test_a_learning_rate_may_change_by_more_than_the_range(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
-        ({"federated": {"party": ""}}, "federated.secure_sums"),
-        ({"federated": {"rounds": 0}}, "federated.secure_sums"),
+        ({"party": ""}, "federated.secure_sums"),
+        ({"rounds": 0}, "federated.secure_sums"),
         ({"train": {"compression": "int8"}}, "train.compression"),
         ({"train": {"compression": "bf16"}}, "train.compression"),
-        ({"federated": {"secure_range": 0.0}}, "federated.secure_range"),
-        ({"federated": {"secure_range": math.inf}}, "federated.secure_range"),
+        ({"secure_range": 0.0}, "federated.secure_range"),
+        ({"secure_range": math.inf}, "federated.secure_range"),
     ],
 )
 def test_settings_that_do_not_fit_secure_sums_are_refused(settings, key):
-    federated = {"rounds": 2, "party": "north", "secure_sums": True}
-    with pytest.raises(ConfigError, match=key):
-        training(
-            BATCH,
-            settings.get("train"),
-            federated=FederatedConfig(**{**federated, **settings.get("federated", {})}),
-        )
+    assert_refused(key, **{"rounds": 2, "party": "north", "secure_sums": True, **settings})
 
 
 @pytest.mark.parametrize("task", ["evaluate", "predict"])
 def test_secure_sums_are_for_federated_trainings(task):
+    needed = {"task": task, "data": "data", "trained_model": "model", "output": "output"}
     with pytest.raises(ConfigError, match="secure_sums"):
-        JobConfig(
-            task=task,
-            data="data",
-            trained_model="model",
-            output="output",
-            federated=FederatedConfig(secure_sums=True),
-        )
+        JobConfig(**needed, federated=FederatedConfig(secure_sums=True))
 
 
 @pytest.mark.parametrize("settings", [{"min_parties": 2}, {"min_parties": 1, "quorum": 0.4}])
