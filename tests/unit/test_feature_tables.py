@@ -1,10 +1,11 @@
 """The tables of Keras features and of formats name tests that are there."""
 
-import ast
 import re
 from pathlib import Path
 
 import pytest
+
+from tests.named import is_test
 
 REPOSITORY = Path(__file__).parents[2]
 REFERENCE = REPOSITORY / "docs" / "reference"
@@ -30,11 +31,6 @@ def rows_of(page):
 ROWS = [(page, *row) for page in ("keras.md", "data-formats.md") for row in rows_of(page)]
 
 
-def functions_in(path):
-    tree = ast.parse(path.read_text())
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-
-
 def test_there_are_tables():
     counts = [sum(row[0] == page for row in ROWS) for page in ("keras.md", "data-formats.md")]
     assert counts[0] >= 40
@@ -53,4 +49,4 @@ def test_every_row_names_tests_that_are_there(page, feature, shown):
         files = [path for place in places for path in ([place] if file else place.glob("*.py"))]
         files = [path for path in files if path.exists()]
         assert files, name
-        assert not function or any(function in functions_in(path) for path in files), name
+        assert not function or any(is_test(path, function) for path in files), name

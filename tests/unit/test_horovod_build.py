@@ -4,8 +4,6 @@ import io
 import json
 import os
 import stat
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from edl_horovod.errors import MissingDependency, OutputError
 from edl_horovod.horovod_build import recipe
 from edl_horovod.horovod_build.progress import Display
 from edl_horovod.horovod_build.wheel import find_wheel, provide_wheel
+from tests.python_runs import run_python
 
 REPOSITORY = Path(__file__).parents[2]
 SETUP = "from setuptools import setup\nsetup(name='horovod', version='0.28.1')\n"
@@ -38,9 +37,8 @@ def test_another_archive_of_the_same_name_is_refused(tmp_path):
         archive.add(source, source.name)
     requirements = tmp_path / "horovod.txt"
     requirements.write_text(recipe.REQUIREMENT)
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-build-isolation"]
-    command += ["--no-index", "--find-links", str(folder), "-r", str(requirements)]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    words = ["--no-deps", "--no-build-isolation", "--no-index", "--find-links", folder]
+    run = run_python("-m", "pip", "download", *words, "-r", requirements, cwd=tmp_path)
     assert run.returncode != 0
     assert "Expected sha256" in run.stderr
 
@@ -55,13 +53,8 @@ def describe(folder, packages, **variables):
         "class sysconfig:\n    get_include = staticmethod(lambda: '/include')\n"
     )
     path = f"{REPOSITORY}{os.pathsep}{folder}"
-    run = subprocess.run(
-        [sys.executable, "-S", "-c", DESCRIBE],  # Without the packages of this environment.
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": path, **variables},
-    )
+    # Without the packages of this environment.
+    run = run_python("-S", "-c", DESCRIBE, env={**os.environ, "PYTHONPATH": path, **variables})
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 
@@ -119,10 +112,7 @@ def test_compilers_that_run_at_once_fit_into_the_memory(monkeypatch):
 
 
 def test_without_a_framework_it_says_what_to_install(tmp_path):
-    command = [sys.executable, "-S", "-m", "edl_horovod.horovod_build"]
-    run = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
-    )
+    run = run_python("-S", "-m", "edl_horovod.horovod_build", cwd=REPOSITORY)
     assert run.returncode == MissingDependency.exit_code
     assert all(extra in run.stderr for extra in ("'.[tensorflow]'", "'.[torch]'"))
 

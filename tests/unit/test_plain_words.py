@@ -1,8 +1,8 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.python_runs import run_python
 
 SCRIPT = Path(__file__).resolve().parents[2] / ".ci" / "plain_words.py"
 PLAIN = '''
@@ -15,7 +15,7 @@ def step_of(text: str) -> int:
 
 def check(folder, text):
     (folder / "module.py").write_text(text)
-    done = subprocess.run([sys.executable, SCRIPT, folder], capture_output=True, text=True)
+    done = run_python(SCRIPT, folder)
     assert done.stderr == ""
     return done.returncode, done.stdout
 

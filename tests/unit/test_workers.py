@@ -1,10 +1,10 @@
 """Tests in forked workers: each runs once, and one that ends its process has failed."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.python_runs import run_python
 
 ROOT = Path(__file__).parents[2]
 TESTS = """
@@ -36,24 +36,8 @@ def run_tests(tmp_path):
     def run(*words, **files):
         for name, text in files.items():
             (tmp_path / f"{name}.py").write_text(text)
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "tests.workers",
-            "--rootdir",
-            tmp_path,
-        ]
-        ended = subprocess.run(
-            [*command, "-c", "/dev/null", *words, tmp_path],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        command = ["-m", "pytest", "-q", "-p", "tests.workers", "--rootdir", tmp_path]
+        ended = run_python(*command, "-c", "/dev/null", *words, tmp_path, cwd=ROOT)
         return ended.returncode, ended.stdout
 
     return run

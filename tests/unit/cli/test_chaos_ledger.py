@@ -1,7 +1,5 @@
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from edl_horovod.config.schema import DebugConfig, JobConfig, LaunchConfig, Trai
 from edl_horovod.ledger import LedgerFile
 from edl_horovod.ledger.files import Begin, Done, Give, Leave
 from edl_horovod.records.job_data import open_source, plan_of
+from tests.python_runs import run_python
 from tests.records import write_records
 
 NUM_RECORDS, BATCH = 40, 8
@@ -33,6 +32,12 @@ def make_job(folder: Path, **changes: Any) -> JobConfig:
     return config
 
 
+def begun_ledger(folder: Path) -> LedgerFile:
+    file = LedgerFile(folder / "job" / "ledger", "localhost:0")
+    file.write(Begin(ring=5, generation=3, rank=0, size=1, step=0, own_step=-1, digest="a"))
+    return file
+
+
 def write_ledger(folder: Path, config: JobConfig, *, leave_out: int = -1) -> None:
     """A job of one rank; it did not give the first record of the step `leave_out`."""
     batch = config.train.batch_size
@@ -40,8 +45,7 @@ def write_ledger(folder: Path, config: JobConfig, *, leave_out: int = -1) -> Non
         plan = plan_of(
             source, config.data_plan, global_batch=batch, num_lanes=batch, is_training=True
         )
-    file = LedgerFile(folder / "job" / "ledger", "localhost:0")
-    file.write(Begin(ring=5, generation=3, rank=0, size=1, step=0, own_step=-1, digest="a"))
+    file = begun_ledger(folder)
     for step in range(plan.steps_per_epoch):
         ids = plan.order(0).records(step, range(plan.num_lanes))
         file.write(Give(ring=5, step=step, ids=ids[step == leave_out :]))
@@ -62,25 +66,25 @@ def test_a_good_ledger_is_a_proof(tmp_path, capsys):
     assert (proof["is_good"], proof["num_records"], proof["digest"]) == (True, NUM_RECORDS, "b")
 
 
-def test_a_lost_record_is_an_exit_code(tmp_path, capsys):
-    write_ledger(tmp_path, make_job(tmp_path), leave_out=2)
-
-    assert main(["ledger", str(tmp_path / "job")]) == 9
-    printed = capsys.readouterr()
-    assert "proof      FAILED" in printed.out
-    assert "generation 3, step 2, rank 0: 1 records" in printed.err
-
-
-def test_missing_entries_are_an_exit_code_and_no_lost_record(tmp_path, capsys):
-    write_ledger(tmp_path, make_job(tmp_path))
+@pytest.mark.parametrize(
+    ("leave_out", "missing_lines", "proof", "named"),
+    [
+        (2, slice(0), "FAILED", "generation 3, step 2, rank 0: 1 records"),
+        (-1, slice(3, 5), "incomplete", "generation 3, step 1"),
+    ],
+    ids=["a lost record", "missing entries"],
+)
+def test_what_is_no_proof_is_an_exit_code(tmp_path, capsys, leave_out, missing_lines, proof, named):
+    write_ledger(tmp_path, make_job(tmp_path), leave_out=leave_out)
     file = next((tmp_path / "job" / "ledger").iterdir())
     lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join([*lines[:3], *lines[5:]]))
+    del lines[missing_lines]
+    file.write_bytes(b"".join(lines))
 
     assert main(["ledger", str(tmp_path / "job")]) == 9
     printed = capsys.readouterr()
-    assert "proof      incomplete" in printed.out
-    assert "generation 3, step 1" in printed.err
+    assert f"proof      {proof}" in printed.out
+    assert named in printed.err
 
 
 @pytest.mark.parametrize(
@@ -99,19 +103,12 @@ def test_a_job_without_a_ledger_or_with_an_empty_one_is_told(tmp_path, capsys, h
 @pytest.mark.long
 def test_data_of_ones_own_that_imports_tensorflow_adds_no_noise(tmp_path):
     pytest.importorskip("tensorflow")
-    (tmp_path / "zoo").mkdir()
-    (tmp_path / "zoo" / "own.py").write_text("import tensorflow as tf\n\nrows = [1, 2, 3]\n")
-    make_job(tmp_path, data="dataset:own.rows", model_zoo=str(tmp_path / "zoo"))
-    file = LedgerFile(tmp_path / "job" / "ledger", "localhost:0")
-    file.write(Begin(ring=5, generation=3, rank=0, size=1, step=0, own_step=-1, digest="a"))
-    file.close()
+    (tmp_path / "own.py").write_text("import tensorflow as tf\n\nrows = [1, 2, 3]\n")
+    make_job(tmp_path, data="dataset:own.rows", model_zoo=str(tmp_path))
+    begun_ledger(tmp_path).close()
     quiet = {"TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS"}
-    done = subprocess.run(
-        [sys.executable, "-m", "edl_horovod", "ledger", str(tmp_path / "job")],
-        env={name: value for name, value in os.environ.items() if name not in quiet},
-        capture_output=True,
-        text=True,
-    )
+    variables = {name: value for name, value in os.environ.items() if name not in quiet}
+    done = run_python("-m", "edl_horovod", "ledger", tmp_path / "job", env=variables)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -2,7 +2,6 @@ import os
 import resource
 import shutil
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from edl_horovod.config.compose import compose
 from edl_horovod.config.conf_files import ConfigFiles, template_dir
 from edl_horovod.errors import ConfigError, OutputError
 from edl_horovod.models.lookup import list_definitions
+from tests.python_runs import run_python
 
 TEMPLATES = ("keras", "torch", "table", "sql")
 
@@ -58,12 +58,14 @@ def test_the_experiments_of_a_project_compose_and_its_zoo_has_their_model(tmp_pa
         assert config.launch.kind == ("kubernetes" if path.stem == "cluster" else "local")
 
 
-def test_an_empty_directory_is_taken_for_the_template_in_keras(tmp_path):
-    for folder in (tmp_path, tmp_path / "project"):
-        assert main(["init", str(folder)]) == 0
-        assert files(folder) == files(template_dir("keras"))
-        for path in folder.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+@pytest.mark.parametrize(
+    ("word", "folder"), [("{here}", "."), ("{here}/project", "project"), (".", ".")]
+)
+def test_an_empty_directory_is_taken_for_the_template_in_keras(tmp_path, monkeypatch, word, folder):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", word.format(here=tmp_path)]) == 0
+    assert files(tmp_path / folder) == files(template_dir("keras"))
+    assert os.path.samefile(".", tmp_path)
 
 
 @pytest.mark.parametrize(("word", "meant"), [("trch", "torch"), ("SQL", "sql"), ("xyz", "keras,")])
@@ -83,13 +85,6 @@ def test_the_help_says_what_each_template_is(capsys):
         main(["init", "--help"])
     shown = capsys.readouterr().out
     assert all(f"\n  {template} " in shown for template in TEMPLATES)
-
-
-def test_the_working_directory_is_taken(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["init", "."]) == 0
-    assert os.path.samefile(".", tmp_path)
-    assert Path("README.md").exists()
 
 
 def test_modes_are_those_of_new_files_and_of_the_users_directory(tmp_path, monkeypatch):
@@ -123,13 +118,8 @@ def test_a_disk_that_takes_no_more_leaves_nothing_of_a_project(tmp_path, is_ther
         project.mkdir()
     # Files may have so many bytes: the first ones have fewer.
     limit = (600, 600)
-    done = subprocess.run(
-        [sys.executable, "-B", "-m", "edl_horovod", "init", str(project)],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    narrow = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)}
+    done = run_python("-B", "-m", "edl_horovod", "init", project, **narrow)
 
     assert done.returncode == OutputError.exit_code, done.stderr
     assert [path.name for path in tmp_path.rglob("*")] == ["project"] * is_there

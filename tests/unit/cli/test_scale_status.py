@@ -1,7 +1,5 @@
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, line_of
 from edl_horovod.job.outcome import Failure, Success
 from tests.job_events import event, recorded
+from tests.python_runs import run_python
 
 
 def make_job(job_dir: Path, **changes: Any) -> None:
@@ -32,11 +31,15 @@ def job_dir(tmp_path):
     return tmp_path / "job"
 
 
-def test_scale_rewrites_the_slots_of_this_machine(running, capsys):
-    assert main(["scale", str(running), "--np", "3"]) == 0
+@pytest.mark.parametrize(
+    ("words", "slots", "told"),
+    [(["3"], 3, "2 -> 3 ranks"), (["4", "--dry-run"], 2, "2 -> 4 ranks (dry run)")],
+)
+def test_scale_rewrites_the_slots_of_this_machine(running, capsys, words, slots, told):
+    assert main(["scale", str(running), "--np", *words]) == 0
 
-    assert (running / "hosts").read_text() == "localhost:3\n"
-    assert capsys.readouterr().out == f"job {running}: 2 -> 3 ranks\n"
+    assert (running / "hosts").read_text() == f"localhost:{slots}\n"
+    assert capsys.readouterr().out == f"job {running}: {told}\n"
 
 
 def test_scale_keeps_other_hosts_and_counts_them(running, capsys):
@@ -48,13 +51,6 @@ def test_scale_keeps_other_hosts_and_counts_them(running, capsys):
     err = capsys.readouterr().err
     assert "3 on this" in err
     assert "2 on other" in err
-
-
-def test_scale_dry_run_changes_nothing(running, capsys):
-    assert main(["scale", str(running), "--np", "4", "--dry-run"]) == 0
-
-    assert (running / "hosts").read_text() == "localhost:2\n"
-    assert capsys.readouterr().out == f"job {running}: 2 -> 4 ranks (dry run)\n"
 
 
 @pytest.mark.parametrize(
@@ -94,8 +90,7 @@ def test_an_ended_job_is_neither_scaled_nor_stopped(job_dir, capsys):
 
 
 def test_a_dead_launcher_or_its_reused_number_is_not_running(job_dir, capsys):
-    program = [sys.executable, "-c", "import os; print(os.getpid())"]
-    dead = subprocess.run(program, capture_output=True, text=True, check=True)
+    dead = run_python("-c", "import os; print(os.getpid())", check=True)
     for pid in (dead.stdout, f"{os.getpid()}\n", ""):
         (job_dir / "launcher.pid").write_text(pid)
         assert main(["scale", str(job_dir), "--np", "3"]) == 2

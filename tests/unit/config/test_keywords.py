@@ -1,5 +1,6 @@
 """What a Python call gives reaches the dataclasses as it is."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,5 @@ def test_a_number_of_numpy_is_one():
     ],
 )
 def test_what_is_wrong_is_told_by_its_key(keywords, named):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=re.escape(named)):
         composed(**keywords)
-
-    assert named in str(error.value)

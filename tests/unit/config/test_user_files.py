@@ -77,11 +77,8 @@ def test_the_directory_may_be_relative_to_the_command(user_dir, monkeypatch):
 
 
 def test_a_first_file_of_the_user_starts_from_ours(user_dir):
-    write(
-        user_dir / "mine.yaml",
-        "defaults:\n  - config\n  - experiment: mnist\n  - _self_\n  - override launch: mpi\n"
-        "train: {epochs: 7}\n",
-    )
+    defaults = "defaults: [config, experiment: mnist, _self_, override launch: mpi]\n"
+    write(user_dir / "mine.yaml", f"{defaults}train: {{epochs: 7}}\n")
 
     config = composed(user_dir, "launch.np=2", name="mine")
 
@@ -115,10 +112,12 @@ def test_all_jobs_of_a_sweep_have_the_same_time(user_dir):
     assert first.params["t"] == second.params["t"]
 
 
-def test_values_may_stand_for_others_in_a_command(user_dir):
-    words = ("+experiment=mnist", "job_dir=${output}/${HOME}", "params.n=${train.epochs}")
-    config = composed(user_dir, *words)
+def test_values_may_stand_for_others_in_a_command(user_dir, monkeypatch):
+    monkeypatch.setenv("TOKENIZER", "/t")  # Such a variable is no secret.
+    words = ["job_dir=${output}/${HOME}", "params.n=${train.epochs}"]
+    config = composed(user_dir, "+experiment=mnist", *words, "params.t=${oc.env:TOKENIZER}")
     assert (config.job_dir, config.params["n"]) == ("/runs/3/${HOME}", 3)
+    assert config.params["t"] == "/t"
 
 
 @pytest.fixture
@@ -221,12 +220,6 @@ def test_a_file_that_ours_would_hide_is_refused(user_dir):
 
 def test_a_directory_that_is_not_there_is_refused(tmp_path):
     assert f"--config-dir={tmp_path}/none" in refusal(tmp_path / "none")
-
-
-def test_a_variable_that_is_no_secret_is_taken(user_dir, monkeypatch):
-    monkeypatch.setenv("TOKENIZER", "/t")
-    config = composed(user_dir, "+experiment=mnist", "params.t=${oc.env:TOKENIZER}")
-    assert config.params["t"] == "/t"
 
 
 @pytest.mark.parametrize(
@@ -390,16 +383,13 @@ def test_a_value_with_several_lines_is_shown_in_one():
         )
 
 
-@pytest.mark.parametrize("quoted", ['"a=1, b=2"', "'a=1, b=2'", "a=1, b=2"])
-def test_params_are_read_with_quotes_of_hydra_and_without(user_dir, quoted):
-    config = composed(user_dir, "+experiment=mnist", f"params={quoted}")
-    assert (config.params["a"], config.params["b"]) == (1, 2)
-
-
-@pytest.mark.parametrize("quoted", ['"/a b/*.csv"', "'/a b/*.csv'", "/a b/*.csv"])
-def test_text_is_read_with_quotes_of_hydra_and_without(user_dir, quoted):
+@pytest.mark.parametrize("quote", ['"{}"', "'{}'", "{}"])
+def test_params_and_texts_are_read_with_quotes_of_hydra_and_without(user_dir, quote):
     keys = ("data", "output", "trained_model", "model_zoo")
-    config = composed(user_dir, "+experiment=mnist", *(f"{key}={quoted}" for key in keys))
+    words = [f"params={quote.format('a=1, b=2')}"]
+    words += [f"{key}={quote.format('/a b/*.csv')}" for key in keys]
+    config = composed(user_dir, "+experiment=mnist", *words)
+    assert (config.params["a"], config.params["b"]) == (1, 2)
     assert [getattr(config, key) for key in keys] == ["/a b/*.csv"] * 4
 
 
@@ -407,8 +397,8 @@ def test_a_sweep_goes_over_experiments_and_takes_values_of_files(user_dir):
     write(
         user_dir / "grid.yaml",
         "defaults: [config, _self_]\n"
-        "hydra:\n  sweeper:\n    params:\n"
-        "      train.learning_rate: choice(0.1,0.01)\n      train.epochs: 1,2\n",
+        "hydra: {sweeper: {params: {train.learning_rate: 'choice(0.1,0.01)', "
+        "train.epochs: '1,2'}}}\n",
     )
     experiment(user_dir, "more", "model_def: other\n")
     words = ["+experiment=glob(m*)", "train.epochs=9", "data=/a,/b"]
