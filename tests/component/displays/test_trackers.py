@@ -27,6 +27,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 BLOCK = 1 << 15
 STEPS = [1, 2, 3, 4, 5, 6]
 """Those of both launches, of which the second begins at a checkpoint of step 2."""
+RANKS = [*((step, 1) for step in STEPS[:-1]), (6, 2)]
+LOSSES = pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 2 / 5])
+ACCURACIES = [(4, 0.5), (6, 0.75)]
 FIRST = [
     recorded("job", 1.0, state="starting", task="train"),
     recorded("reset", 10.0, seconds=0.5),
@@ -81,18 +84,11 @@ def test_tensorboard(show, caplog):
     folder = show("tensorboard")
     run = EventAccumulator(str(folder)).Reload()
     ranks = run.Scalars("ring/ranks")
-    assert [(point.step, point.value) for point in ranks] == [
-        *((step, 1.0) for step in STEPS[:-1]),
-        (6, 2.0),
-    ]
+    assert [(point.step, point.value) for point in ranks] == RANKS
     assert [point.wall_time for point in ranks] == [11.0, 12.0, 13.0, 14.0, 25.0, 26.0]
-    assert [point.value for point in run.Scalars("train/loss")] == pytest.approx(
-        [1, 1 / 2, 1 / 3, 1 / 4, 2 / 5]
-    )
-    assert [(point.step, point.value) for point in run.Scalars("evaluation/accuracy")] == [
-        (4, 0.5),
-        (6, 0.75),
-    ]
+    assert [point.value for point in run.Scalars("train/loss")] == LOSSES
+    evaluations = run.Scalars("evaluation/accuracy")
+    assert [(point.step, point.value) for point in evaluations] == ACCURACIES
     assert [point.value for point in run.Scalars("ring/goodput")] == [0.75] * 2
     assert not caplog.messages
 
@@ -111,9 +107,9 @@ def test_mlflow(show, monkeypatch, caplog):
     assert [point.step for point in ranks] == STEPS
     assert [point.timestamp for point in ranks][-1] == 26_000
     losses = client.get_metric_history(run.info.run_id, "train/loss")
-    assert [point.value for point in losses] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 2 / 5])
+    assert [point.value for point in losses] == LOSSES
     accuracies = client.get_metric_history(run.info.run_id, "evaluation/accuracy")
-    assert [(point.step, point.value) for point in accuracies] == [(4, 0.5), (6, 0.75)]
+    assert [(point.step, point.value) for point in accuracies] == ACCURACIES
     assert run.data.metrics["evaluation/recall_10"] == 0.25
     assert run.data.metrics["train/f1_macro_/a"] == 0.5
     assert run.data.params["train.batch_size"] == "128"
@@ -140,12 +136,9 @@ def test_wandb(show, monkeypatch, caplog):
         if record.HasField("history")
     ]
     ranks = [(row["step"], row["ring/ranks"]) for row in rows if "ring/ranks" in row]
-    assert ranks == [*((step, 1) for step in STEPS[:-1]), (6, 2)]
+    assert ranks == RANKS
     accuracies = [row for row in rows if "evaluation/accuracy" in row]
-    assert [(row["step"], row["evaluation/accuracy"]) for row in accuracies] == [
-        (4, 0.5),
-        (6, 0.75),
-    ]
+    assert [(row["step"], row["evaluation/accuracy"]) for row in accuracies] == ACCURACIES
     assert [record.exit.exit_code for record in records if record.HasField("exit")] == [0, 0]
     assert not caplog.messages
 

@@ -7,8 +7,7 @@ import time
 import pytest
 
 from edl_horovod.cli.main import main
-from edl_horovod.files import json_text
-from edl_horovod.job.events import fields_of
+from edl_horovod.job.events import Recorded, line_of
 from tests.html_elements import Elements
 from tests.job_events import event
 from tests.unit.cli.test_scale_status import make_job
@@ -17,11 +16,8 @@ from tests.unit.cli.test_scale_status import make_job
 def write(folder, *events):
     """A job with these events, each with its time and source."""
     make_job(folder)
-    lines = [
-        json_text.dumps({"time": time, "source": source, "kind": fields.kind, **fields_of(fields)})
-        for time, source, fields in events
-    ]
-    (folder / "events.jsonl").write_text("\n".join([*lines, ""]))
+    lines = [line_of(Recorded(*timed_event)) for timed_event in events]
+    (folder / "events.jsonl").write_text("".join(lines))
     return str(folder)
 
 
