@@ -30,7 +30,6 @@ from tests.job_events import recorded
 from tests.python_runs import run_python
 
 TRAIN = ["data=/d/*.recordio", "output=/o", "model_def=mnist"]
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture

@@ -47,11 +47,6 @@ def written(timeline, job_dir):
     return trace_of(job_dir)
 
 
-def names(trace):
-    metadata = [entry for entry in trace["traceEvents"] if entry["name"] == "process_name"]
-    return {entry["pid"]: entry["args"]["name"].partition(",")[0] for entry in metadata}
-
-
 def test_a_phase_has_its_causes_one_after_the_other(timeline, job_dir):
     timeline.add_phase("step 3", "computing", 10.0, 16.0, {"exchange": 2.0, "applying": 1.0})
     timeline.add_phase("step 4", "computing", 16.0, 17.0, {"redone": 1.0})
@@ -100,8 +95,10 @@ def test_resets_and_checkpoints_come_from_the_events(timeline, job_dir):
         log.write(event("checkpoint", step=7, seconds=0.25, num_bytes=9))
         log.write(event("worker", worker="host:1", state="lost"))
     trace = written(timeline, job_dir)
+    metadata = [entry for entry in trace["traceEvents"] if entry["name"] == "process_name"]
+    names = {entry["pid"]: entry["args"]["name"].partition(",")[0] for entry in metadata}
     by_process = {
-        names(trace)[entry["pid"]]: entry for entry in slices(trace) if entry["name"] != "building"
+        names[entry["pid"]]: entry for entry in slices(trace) if entry["name"] != "building"
     }
     assert by_process["job"]["dur"] == 500_000
     assert by_process["job"]["args"]["reason"] == "host:1 lost"
