@@ -8,27 +8,12 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.errors import DataError, OutputError
-from edl_horovod.sql.models import MODEL, About, ModelStore
+from edl_horovod.sql.models import MODEL, ModelStore
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.statements import StatementError
 from tests.forked import fork
 from tests.python_runs import run_python
-
-ABOUT = About(
-    statement="SELECT a, b FROM t TRAIN regressor.DNN INTO m",
-    select="SELECT a, b FROM t",
-    model_def="regressor.DNN",
-    framework="keras",
-    label="b",
-    columns=(),
-    nulls={},
-    split="none",
-    num_rows=3,
-    metrics={"loss": 0.5},
-    database="sqlite:///t.db",
-    trained="2026-11-24T00:00:00+00:00",
-    seconds=1.5,
-)
+from tests.stored_models import ABOUT
 
 
 def named(text):
@@ -178,7 +163,7 @@ def test_killed_at_any_step_the_live_version_is_whole(action, tmp_path):
             live = store.find(named("m"))
             content = (live.trained_model / "weights").read_text()
             assert content == {1: "old", 2: "new"}[live.version]
-            assert live.about.num_rows == {1: 3, 2: 9}[live.version]
+            assert live.about.num_rows == {1: 10, 2: 9}[live.version]
             seen.add(content)
         # What was killed is no hindrance to the next, and no version comes back.
         is_there = store.exists("m")

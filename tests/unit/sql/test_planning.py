@@ -11,11 +11,12 @@ from edl_horovod.config.fields import settings
 from edl_horovod.config.schema import JobConfig, SamplerConfig, SearchConfig
 from edl_horovod.config.sweep import Search
 from edl_horovod.sql.attributes import sort_attributes
-from edl_horovod.sql.models import About, ModelColumn, StoredModel
+from edl_horovod.sql.models import StoredModel
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.planning import check_kinds, plan_evaluation, plan_prediction, plan_training
 from edl_horovod.sql.statements import StatementError
 from tests.statement_errors import reason
+from tests.stored_models import ABOUT
 
 COLUMNS = ("name", "role", "salary")
 
@@ -30,24 +31,6 @@ def planned(clauses, columns=COLUMNS):
     return plan_training(statement, columns, zoo_dir())
 
 
-ABOUT = About(
-    statement="SELECT ...",
-    select="SELECT name, role, salary FROM t",
-    model_def="regressor.DNN",
-    framework="keras",
-    label="salary",
-    columns=tuple(
-        ModelColumn(name=name, kind=kind, declared_type="")
-        for name, kind in (("name", "text"), ("role", "text"), ("salary", "number"))
-    ),
-    nulls={"role": "none", "salary": 0},
-    split="none",
-    num_rows=10,
-    metrics={},
-    database="sqlite:///hr.db",
-    trained="2026-11-24T00:00:00+00:00",
-    seconds=1.0,
-)
 STORED = StoredModel(name="m", version=3, is_live=True, folder=Path("/models/m/3"), about=ABOUT)
 
 
