@@ -48,10 +48,6 @@ if LATER:
             self._optimizer.apply(tape.gradient(loss, variables), variables)
             return float(loss)
 
-        @staticmethod
-        def weights(model):
-            return model.get_weights()
-
     class Torch(steps.Torch):
         batch_norm = True
         tolerance = 1e-4, 1e-6
@@ -71,10 +67,6 @@ if LATER:
             loss.backward()
             self._optimizer.step()
             return loss.item()
-
-        @staticmethod
-        def weights(model):
-            return list(model.state_dict().values())
 
 
 def make_step(framework, *, batch_norm=False, **settings):
@@ -104,9 +96,7 @@ def test_fgsm_trains_as_the_same_loop_by_hand(framework):
         assert run(step, batch).loss == pytest.approx(
             loss, rel=1e-4 if framework is Keras else 1e-5
         )
-    weights = (framework.weights(model) for model in (framework.model_of(step), by_hand.model))
-    for ours, expected in zip(*weights, strict=True):
-        np.testing.assert_allclose(ours, expected, *framework.tolerance)
+    steps.assert_same_weights(framework, step, by_hand.model)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Federated rounds in both frameworks: the server's optimizers and FedProx, held against NumPy."""
+"""Federated rounds in both frameworks: the server's optimizers and FedProx, held against NumPy.
+
+And secure sums: models train by them as by plain ones.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -26,6 +29,9 @@ if LATER:
 KERAS, TORCH = later("Keras"), later("Torch")
 FRAMEWORKS = pytest.mark.parametrize("framework", [KERAS, TORCH])
 BATCH, RATE, MU = 8, 0.1, 0.5
+PARTIES, ROUNDS, STEPS = 3, 3, 3
+JOB = training(BATCH, federated=FederatedConfig(rounds=ROUNDS))
+WITH_NORM = {"batch_norm": True}
 
 
 def yogi_of_the_page(framework):
@@ -45,6 +51,7 @@ def batch_of(number, framework):
 if LATER:
 
     class Keras(steps.Keras):
+        rate = RATE
         adam = staticmethod(lambda model: keras.optimizers.Adam(0.1, 0.9, 0.99, epsilon=1e-3))
         adagrad = staticmethod(
             lambda model: keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.0, epsilon=1e-3)
@@ -52,12 +59,8 @@ if LATER:
         momentum = staticmethod(lambda model: keras.optimizers.SGD(1.0, momentum=0.9))
         yogi = staticmethod(lambda model: yogi_of_the_page(keras)())
 
-        @classmethod
-        def make_step(cls, job, **settings):
-            settings.setdefault("create_optimizer", lambda: keras.optimizers.SGD(RATE))
-            return super().make_step(job, **settings)
-
     class Torch(steps.Torch):
+        rate = RATE
         adam = staticmethod(
             lambda model: torch.optim.Adam(model.parameters(), 0.1, (0.9, 0.99), eps=1e-3)
         )
@@ -66,13 +69,6 @@ if LATER:
             lambda model: torch.optim.SGD(model.parameters(), 1.0, momentum=0.9)
         )
         yogi = staticmethod(lambda model: yogi_of_the_page(torch)(model.parameters()))
-
-        @classmethod
-        def make_step(cls, job, **settings):
-            settings.setdefault(
-                "create_optimizer", lambda model: torch.optim.SGD(model.parameters(), RATE)
-            )
-            return super().make_step(job, **settings)
 
 
 def adam(history, *, corrects_eps):
@@ -125,9 +121,8 @@ def assign(variables, values):
 @FRAMEWORKS
 @pytest.mark.parametrize("rule", [adam, adagrad, momentum, yogi], ids=lambda rule: rule.__name__)
 def test_an_outer_optimizer_is_that_of_the_paper(framework, rule):
-    job = training(BATCH, federated=FederatedConfig(rounds=2))
     make = getattr(framework, rule.__name__)
-    step = framework.make_step(job, create_outer_optimizer=make)
+    step = framework.make_step(JOB, create_outer_optimizer=make)
     start, outer = values_of(step), step.outer_optimizer(1.0, 0.0)
     random = np.random.default_rng(3)
     history = {name: [] for name in step.trained}
@@ -146,7 +141,7 @@ def test_an_outer_optimizer_is_that_of_the_paper(framework, rule):
 
 @FRAMEWORKS
 def test_without_one_the_mean_change_is_added(framework):
-    step = framework.make_step(training(BATCH, federated=FederatedConfig(rounds=2)))
+    step = framework.make_step(JOB)
     start, outer = values_of(step), step.outer_optimizer(1.0, 0.0)
     changes = {name: np.full(value.shape, 0.25, np.float32) for name, value in start.items()}
     outer.apply(changes)
@@ -156,8 +151,8 @@ def test_without_one_the_mean_change_is_added(framework):
 
 @FRAMEWORKS
 def test_fedprox_pulls_each_local_step_towards_the_rounds_begin(framework):
-    plain = framework.make_step(training(BATCH, federated=FederatedConfig(rounds=2)))
-    rounds = FederatedConfig(rounds=2, proximal_mu=MU)
+    plain = framework.make_step(JOB)
+    rounds = FederatedConfig(rounds=ROUNDS, proximal_mu=MU)
     step = framework.make_step(training(BATCH, federated=rounds))
     # Keras counts the layers of a process.
     plain_variables = {
@@ -180,7 +175,7 @@ def test_fedprox_pulls_each_local_step_towards_the_rounds_begin(framework):
 
 
 class Examples:
-    """Three local steps of a party in a round, in place of what `RoundBatches` reads."""
+    """The local steps of a party in a round, in place of what `RoundBatches` reads."""
 
     batches = SimpleNamespace(lanes=range(1))
 
@@ -188,7 +183,8 @@ class Examples:
         self._number, self._framework = number, framework
 
     def steps_of(self, lane):
-        return (batch_of(3 * self._number + place, self._framework) for place in range(3))
+        first = STEPS * self._number
+        return (batch_of(first + place, self._framework) for place in range(STEPS))
 
 
 OPTIMIZERS = {
@@ -204,21 +200,23 @@ OPTIMIZERS = {
 }
 
 
-def alone(step):
-    """The rounds of a party alone, whose batches are numbered."""
-    job = training(BATCH, federated=FederatedConfig(rounds=3))
-    return LocalRounds(step, None, local_config(job.federated), "none", Party(job))
+def rounds_of(step, job=JOB, collectives=None, names=frozenset()):
+    """The rounds of a party, which is alone without collectives."""
+    local = local_config(job.federated)
+    return LocalRounds(step, collectives, local, "none", Party(job), names)
 
 
 def run_round(rounds, number, framework, *, is_alone=True):
-    return run(rounds, Batch(Examples(number, framework), None, 3 * BATCH), is_alone=is_alone)
+    batch = Batch(Examples(number, framework), None, STEPS * BATCH)
+    return run(rounds, batch, is_alone=is_alone)
 
 
 @pytest.mark.parametrize(("framework", "optimizer"), OPTIMIZERS.values(), ids=list(OPTIMIZERS))
 def test_each_round_begins_with_the_state_of_a_new_optimizer(framework, optimizer):
     """Also with its number of steps, by which Adam corrects the bias of its moments."""
-    job = training(BATCH, federated=FederatedConfig(rounds=3))
-    going_on, new = (alone(framework.make_step(job, create_optimizer=optimizer)) for _ in range(2))
+    going_on, new = (
+        rounds_of(framework.make_step(JOB, create_optimizer=optimizer)) for _ in range(2)
+    )
     run_round(going_on, 0, framework)
     pairs = list(zip(going_on.model_variables.values(), new.model_variables.values(), strict=True))
     for old_value, new_value in pairs:
@@ -255,19 +253,17 @@ if LATER:
     ids=["schedule", "mean", "copy"],
 )
 def test_an_optimizer_that_cannot_begin_anew_is_refused(create_optimizer, message):
-    job = training(BATCH, federated=FederatedConfig(rounds=3))
-    step = Keras.make_step(job, create_optimizer=create_optimizer)
+    step = Keras.make_step(JOB, create_optimizer=create_optimizer)
     with pytest.raises(UserCodeError, match=message):
-        alone(step)
+        rounds_of(step)
 
 
 def test_a_schedule_of_keras_goes_on_over_all_rounds():
-    job = training(BATCH, federated=FederatedConfig(rounds=3))
-    step = Keras.make_step(job, create_optimizer=lambda: keras.optimizers.SGD(SCHEDULE))
-    rounds = alone(step)
+    step = Keras.make_step(JOB, create_optimizer=lambda: keras.optimizers.SGD(SCHEDULE))
+    rounds = rounds_of(step)
     for number in range(2):
         run_round(rounds, number, Keras)
-    assert int(step.optimizer.iterations) == 2 * 3
+    assert int(step.optimizer.iterations) == 2 * STEPS
 
 
 @pytest.mark.parametrize("outer", ["", "adam"])
@@ -275,15 +271,13 @@ def test_a_schedule_of_keras_goes_on_over_all_rounds():
 def test_local_variables_stay_at_their_party(framework, outer):
     """FedBN: statistics and weights of the normalisation are the party's own."""
     methods = {"create_outer_optimizer": getattr(framework, outer)} if outer else {}
-    jobs = [training(BATCH, federated=FederatedConfig(rounds=3, party=name)) for name in ("a", "b")]
-    party_steps = [framework.make_step(job, params={"batch_norm": True}, **methods) for job in jobs]
     ring, parties, local = Ring(2), [], []
-    for at, (step, job) in enumerate(zip(party_steps, jobs, strict=True)):
+    for at, name in enumerate(("a", "b")):
+        job = training(BATCH, federated=FederatedConfig(rounds=ROUNDS, party=name))
+        step = framework.make_step(job, params=WITH_NORM, **methods)
         names = local_names(["*norm*"], step.model_variables, step.trained)
         assert len(names) >= 4
-        party = LocalRounds(
-            step, ring.of(at), local_config(job.federated), "none", Party(job), names
-        )
+        party = rounds_of(step, job, ring.of(at), names)
         assert names.isdisjoint(party.variables)
         assert names.isdisjoint(party.trained)
         parties.append(party)
@@ -300,13 +294,53 @@ def test_local_variables_stay_at_their_party(framework, outer):
     def values(at, names):
         return [np.array(parties[at].model_variables[name].numpy()) for name in names]
 
-    for number in range(3):
+    for number in range(ROUNDS):
         with ThreadPoolExecutor(2) as pool:
             sums = list(pool.map(run_party, range(2), [number] * 2))
-        assert [s.num_examples for s in sums] == [2 * 3 * BATCH] * 2
+        assert [s.num_examples for s in sums] == [2 * STEPS * BATCH] * 2
         shared = [list(party.variables.values()) for party in parties]
         for ours, other in zip(*shared, strict=True):
             np.testing.assert_array_equal(ours.numpy(), other.numpy())
         for ours, other in zip(values(0, local[0]), values(1, local[1]), strict=True):
             if ours.dtype.kind == "f":
                 assert not np.array_equal(ours, other)
+
+
+def train_parties(framework, folder, *, secure_sums):
+    """Train parties; returns the sums of their rounds, and the variables of each party."""
+    ring, parties = Ring(PARTIES), []
+    for at in range(PARTIES):
+        (folder / str(at)).mkdir(parents=True)
+        config = FederatedConfig(rounds=ROUNDS, party=f"p{at}", secure_sums=secure_sums)
+        job = training(BATCH, job_dir=str(folder / str(at)), federated=config)
+        # Its variables that no optimizer changes count, too; PyTorch's count batches as well.
+        step = framework.make_step(job, params=WITH_NORM)
+        parties.append(rounds_of(step, job, ring.of(at)))
+
+    def run_party(at):
+        numbers = range(100 * at, 100 * at + ROUNDS)
+        return [run_round(parties[at], number, framework, is_alone=False) for number in numbers]
+
+    with ThreadPoolExecutor(PARTIES) as pool:
+        sums = list(pool.map(run_party, range(PARTIES)))
+    return sums, [list(steps.values_of(party.model_variables).values()) for party in parties]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("framework", [later("steps.Keras"), later("steps.Torch")])
+def test_a_model_trains_by_secure_sums_as_by_plain_ones(framework, tmp_path):
+    sums, variables = train_parties(framework, tmp_path / "plain", secure_sums=False)
+    secure_sums, secure_variables = train_parties(framework, tmp_path / "secure", secure_sums=True)
+    for plain, secure in zip(sums[0], secure_sums[0], strict=True):
+        assert secure.num_examples == plain.num_examples == PARTIES * STEPS * BATCH
+        assert secure.loss == pytest.approx(plain.loss, rel=1e-4)
+        assert secure.metrics == pytest.approx(plain.metrics, rel=1e-4)
+    kinds = set()
+    for values in secure_variables:
+        for value, expected, first in zip(values, variables[0], secure_variables[0], strict=True):
+            kinds.add(value.dtype.kind)
+            # Adam divides by the size of a gradient, so that it enlarges what rounding changes.
+            np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-4)
+            np.testing.assert_array_equal(value, first)
+    assert "f" in kinds
+    assert ("i" in kinds) == (framework is steps.Torch)

@@ -7,10 +7,11 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from edl_horovod.config.schema import DataConfig
 from edl_horovod.models.modules import load_function
 from edl_horovod.models.zoo import Overrides, load_spec
-from edl_horovod.records.plan import DataPlan
-from edl_horovod.records.source import RecordSource
+from edl_horovod.records.job_data import open_source, plan_of
+from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.spec import Mode
 from tests.later import LATER
 
@@ -28,6 +29,7 @@ if LATER:
 ZOO = str(Path(__file__).parents[4] / "model_zoo")
 NUM, BATCH, LANES, STEPS = 64, 16, 4, 12
 SGD = Overrides(optimizer="sgd")
+DATA = DataConfig(shuffle_window=16)
 
 
 @dataclass(frozen=True)
@@ -45,25 +47,6 @@ TWINS = [
         "cifar10_subclass", "cifar10_torch", {"dropout": 0.0, "filters": [4, 8]}, (32, 32, 3), 3e-4
     ),
 ]
-
-
-class Records(RecordSource):
-    def __init__(self, records):
-        self._records = records
-        self.block_starts, self.block_counts = np.array([0]), np.array([len(records)])
-        self.fingerprint = "records"
-
-    def read(self, ids):
-        return [self._records[number] for number in ids]
-
-    def record_bytes(self):
-        return 1.0
-
-    def describe(self):
-        return "records"
-
-    def close(self):
-        pass
 
 
 @pytest.fixture(params=TWINS, ids=lambda twins: twins.torch)
@@ -123,29 +106,27 @@ def give_weights(model, module, twins):
 
 
 @pytest.mark.long
-def test_twins_of_the_zoo_have_the_same_records_and_the_same_curve(twins, images):
+def test_twins_of_the_zoo_have_the_same_records_and_the_same_curve(twins, images, tmp_path):
     records = prepared(twins.keras, images)
     assert prepared(twins.torch, images) == records
-    plan = DataPlan(
-        block_starts=np.array([0]),
-        block_counts=np.array([NUM]),
-        global_batch=BATCH,
-        num_lanes=LANES,
-        window=16,
-    )
-    settings = {"params": twins.params, "overrides": SGD}
-    keras.utils.set_random_seed(1)
-    loaded = load_spec(ZOO, twins.keras, plain_models=KERAS.plain_models, **settings)
-    ours = KerasBatches(Records(records), plan, loaded, Mode.TRAINING, prefetch=1)
-    step = KerasStep(loaded, ours.element_spec, learning_rate=twins.rate)
+    with Writer(tmp_path / "a.recordio") as writer:
+        for record in records:
+            writer.write(record)
+    with open_source(str(tmp_path / "a.recordio"), DATA) as source:
+        plan = plan_of(source, DATA, num_lanes=LANES, is_training=True, global_batch=BATCH)
+        settings = {"params": twins.params, "overrides": SGD}
+        keras.utils.set_random_seed(1)
+        loaded = load_spec(ZOO, twins.keras, plain_models=KERAS.plain_models, **settings)
+        ours = KerasBatches(source, plan, loaded, Mode.TRAINING, prefetch=1)
+        step = KerasStep(loaded, ours.element_spec, learning_rate=twins.rate)
 
-    loaded = load_spec(ZOO, twins.torch, plain_models=TorchFramework.plain_models, **settings)
-    twin_batches = TorchBatches(Records(records), plan, loaded, Mode.TRAINING, prefetch=1)
-    twin = make_step(loaded, twin_batches.element_spec, learning_rate=twins.rate)
-    give_weights(step.model.keras, twin.model.runner.module, twins)
+        loaded = load_spec(ZOO, twins.torch, plain_models=TorchFramework.plain_models, **settings)
+        twin_batches = TorchBatches(source, plan, loaded, Mode.TRAINING, prefetch=1)
+        twin = make_step(loaded, twin_batches.element_spec, learning_rate=twins.rate)
+        give_weights(step.model.keras, twin.model.runner.module, twins)
 
-    curves = losses(step, ours), losses(twin, twin_batches)
-    # Rounding, which ReLU and pooling amplify with each step.
-    np.testing.assert_allclose(*curves, rtol=1e-4)
-    first, last = curves[0][:4], curves[0][-4:]
-    assert np.mean(last) < np.mean(first)
+        curves = losses(step, ours), losses(twin, twin_batches)
+        # Rounding, which ReLU and pooling amplify with each step.
+        np.testing.assert_allclose(*curves, rtol=1e-4)
+        first, last = curves[0][:4], curves[0][-4:]
+        assert np.mean(last) < np.mean(first)

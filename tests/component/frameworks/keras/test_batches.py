@@ -1,5 +1,7 @@
 """Batches of Keras: errors in pipelines, padding to lengths, and maps that run inline."""
 
+import inspect
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -7,39 +9,25 @@ import numpy as np
 import pytest
 
 from edl_horovod import padded
-from edl_horovod.errors import DataError, UserCodeError
-from edl_horovod.models.zoo import load_spec
-from edl_horovod.records.index import Index
-from edl_horovod.records.plan import DataPlan
-from edl_horovod.records.reader import Reader
-from edl_horovod.spec import Mode, padding_of
+from edl_horovod.errors import ConfigError, DataError, UserCodeError
+from edl_horovod.spec import padding_of
 from tests.later import LATER, later
 from tests.records import write_records
 
 if LATER:
     import tensorflow as tf
 
-    from edl_horovod.frameworks.keras.batches import KerasBatches, inline_maps, pad_to_lengths
+    from edl_horovod.frameworks.keras.batches import inline_maps, pad_to_lengths
+    from edl_horovod.frameworks.keras.framework import FRAMEWORK
 
-SPEC = """
-import keras, tensorflow as tf
-from edl_horovod import ElasticDLSpec
-
-class Mine(ElasticDLSpec):
-    def create_model(self): return keras.Sequential([keras.layers.Dense(1)])
-    def create_loss(self, outputs, labels): return tf.reduce_mean(outputs - labels)
-    def create_optimizer(self, lr=0.1): return keras.optimizers.SGD(lr)
-    def create_dataset(self, dataset, mode):
-        def parse(record):
-            {parse}
-        {made}
-"""
 PARSE = (
     'return tf.io.parse_single_example(record, {{"{name}": tf.io.FixedLenFeature([], tf.int64)}})'
 )
 
 ID = """return tf.io.parse_single_example(
                 record, {"id": tf.io.FixedLenFeature([], tf.int64)})["id"]"""
+
+ROWS = "rows = dataset.map(parse).map(lambda i: tf.range(i + 1))\n"
 
 LENGTHS = [4, 8]
 
@@ -50,23 +38,20 @@ if LATER:
 
 
 @pytest.fixture
-def stream(tmp_path):
+def stream(batches_of, tmp_path):
     """A stream of `id`, `x` and `y` through a pipeline of these lines."""
+    data = write_records(tmp_path / "data", 10)
 
-    def make(parse: str, pipeline: str = "return dataset.map(parse)") -> KerasBatches:
-        (tmp_path / "mine.py").write_text(SPEC.format(parse=parse, made=pipeline))
-        index = Index.open(write_records(tmp_path / "data", 10))
-        plan = DataPlan(
-            block_starts=index.block_starts,
-            block_counts=index.block_counts,
-            global_batch=4,
-            num_lanes=2,
-            is_shuffled=False,
-        )
-        loaded = load_spec(str(tmp_path), "mine", params={})
-        return KerasBatches(Reader(index), plan, loaded, Mode.PREDICTION, prefetch=1)
+    def make(parse, pipeline="return dataset.map(parse)"):
+        body = textwrap.indent(inspect.cleandoc(parse), " " * 4)
+        return batches_of(data, f"def parse(record):\n{body}\n{inspect.cleandoc(pipeline)}")
 
     return make
+
+
+def test_processes_that_make_examples_are_refused_as_they_are_for_another_framework():
+    with pytest.raises(ConfigError, match="processes=2"):
+        FRAMEWORK.batches(None, None, None, None, prefetch=1, processes=2)
 
 
 def test_a_feature_that_the_records_lack_is_named_without_the_graph_around_it(stream):
@@ -77,22 +62,17 @@ def test_a_feature_that_the_records_lack_is_named_without_the_graph_around_it(st
     assert "function_node" not in str(caught.value)
 
 
-def next_batches(batches, num_steps=1):
-    batches.restart(range(2), 0, num_steps)
-    return [batches.next_batch() for _ in range(num_steps)]
-
-
-def test_records_that_fit_are_tried_and_come_again(stream):
+def test_records_that_fit_are_tried_and_come_again(stream, next_batches):
     good = stream(PARSE.format(name="id"))
     good.try_first()
-    assert next_batches(good)[0].num_examples == 4
+    assert next_batches(good, 1)[0].num_examples == 4
 
 
 @pytest.mark.parametrize(
     ("parse", "pipeline", "line", "said"),
     [
-        ("return record", 'raise KeyError("age")', 12, "KeyError: 'age'"),
-        ("return tf.nothing(record)", "return dataset.map(parse)", 11, "'tensorflow' has no attr"),
+        ("return record", 'raise KeyError("age")', 13, "KeyError: 'age'"),
+        ("return tf.nothing(record)", "return dataset.map(parse)", 12, "'tensorflow' has no attr"),
     ],
 )
 def test_an_error_in_the_pipeline_is_one_line_with_its_place(
@@ -120,11 +100,13 @@ def test_a_pipeline_that_changes_the_order_of_predictions_is_refused(stream, pip
         stream(ID, pipeline).try_first()
 
 
-def test_python_conditions_in_a_mapped_function_still_become_those_of_tensorflow(stream):
+def test_python_conditions_in_a_mapped_function_still_become_those_of_tensorflow(
+    stream, next_batches
+):
     parse = """if tf.strings.length(record) > 0:
                 return 1
             return 0"""
-    (batch,) = next_batches(stream(parse))
+    (batch,) = next_batches(stream(parse), 1)
     assert batch.features.numpy().tolist() == [1, 1, 1, 1]
 
 
@@ -160,21 +142,18 @@ def test_more_parts_than_keras_knows_are_refused(stream):
         stream(ID, "return dataset.map(parse).map(lambda i: (i, i, i, i))")
 
 
-def test_examples_are_padded_to_one_of_a_few_lengths(stream):
-    lines = """import edl_horovod
-        rows = dataset.map(parse).map(lambda i: tf.range(i + 1))
-        return edl_horovod.padded(rows, lengths=[4, 6, 16])"""
-    batches = next_batches(stream(ID, lines), 3)
+def test_examples_are_padded_to_one_of_a_few_lengths(stream, next_batches):
+    batches = next_batches(
+        stream(ID, ROWS + "return edl_horovod.padded(rows, lengths=[4, 6, 16])"), 3
+    )
     longest = [batch.features.numpy().max() + 1 for batch in batches]
     sizes = [batch.features.shape[1] for batch in batches]
     assert sizes == [next(n for n in (4, 6, 16) if n >= length) for length in longest]
 
 
-def test_an_example_that_is_longer_than_all_lengths_is_an_error(stream):
-    lines = """import edl_horovod
-        return edl_horovod.padded(dataset.map(parse).map(lambda i: tf.range(i + 1)), lengths=[8])"""
+def test_an_example_that_is_longer_than_all_lengths_is_an_error(stream, next_batches):
     with pytest.raises(DataError, match=r"lengths=\[8\]"):
-        next_batches(stream(ID, lines), 3)
+        next_batches(stream(ID, ROWS + "return edl_horovod.padded(rows, lengths=[8])"), 3)
 
 
 @pytest.mark.parametrize(
@@ -184,11 +163,8 @@ def test_an_example_that_is_longer_than_all_lengths_is_an_error(stream):
         ("rows.map(lambda row: tf.RaggedTensor.from_tensor(row[None]))", later("tf.RaggedTensor")),
     ],
 )
-def test_examples_of_different_lengths_are_padded_or_ragged(stream, pipeline, kind):
-    lines = f"""import edl_horovod
-        rows = dataset.map(parse).map(lambda i: tf.range(i + 1))
-        return {pipeline}"""
-    (batch,) = next_batches(stream(ID, lines))
+def test_examples_of_different_lengths_are_padded_or_ragged(stream, next_batches, pipeline, kind):
+    (batch,) = next_batches(stream(ID, f"{ROWS}return {pipeline}"), 1)
     assert batch.num_examples == 4
     assert isinstance(batch.features, kind)
     if kind is tf.Tensor:

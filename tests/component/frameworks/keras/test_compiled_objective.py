@@ -15,11 +15,10 @@ if LATER:
     from keras import ops
 
     from edl_horovod.frameworks.keras.step import KerasStep
+    from tests.component.frameworks.keras.fits import assert_trained_as_in_fit, own_model
     from tests.fitting import (
         BATCH,
         SPEC,
-        assert_same_weights,
-        by_fit,
         by_us,
         examples,
         loaded_with,
@@ -41,10 +40,8 @@ def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(kind):
     loaded = loaded_with("own.OwnSpec", kind=kind)
     loaded.spec.create_callbacks = lambda: [Recorder(logged)]
     step, sums = by_us(loaded, data=data)
-    loaded_with("own.OwnSpec", kind=kind)
-    model = getattr(own, kind)()
-    logs = by_fit(model, data)
-    assert_same_weights(step.model.keras, model)
+    model = own_model(kind)
+    logs = assert_trained_as_in_fit(step, model, data)
 
     callbacks = step.callbacks(num_epochs=1, steps_per_epoch=None, per_step=False)
     for step_sums in sums:
@@ -69,13 +66,16 @@ def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(kind):
         np.testing.assert_allclose(ours[name], value, rtol=1e-5, err_msg=name)
 
 
-def test_a_loss_of_the_whole_batch_is_that_of_fit_on_one_rank_and_warned_of(caplog):
-    step, _ = by_us(loaded_with("own.OwnSpec", kind="contrasting"))
-    assert "depends on" in caplog.text
-    loaded_with("own")
-    model = own.contrasting()
-    by_fit(model)
-    assert_same_weights(step.model.keras, model)
+@pytest.mark.parametrize(
+    ("kind", "is_warned_of"), [("contrasting", True), ("executed_otherwise", False)]
+)
+def test_a_loss_of_the_whole_batch_is_warned_of_and_other_ways_to_execute_are_not(
+    kind, is_warned_of, caplog
+):
+    """On one rank both are as in `fit`."""
+    step, _ = by_us(loaded_with("own.OwnSpec", kind=kind))
+    assert ("depends on" in caplog.text) == is_warned_of
+    assert_trained_as_in_fit(step, own_model(kind))
 
 
 def test_what_keras_warns_of_when_the_loss_is_traced_is_told(caplog):
@@ -86,14 +86,6 @@ def test_what_keras_warns_of_when_the_loss_is_traced_is_told(caplog):
     loaded = with_methods(loaded, create_loss=create_loss)
     by_us(loaded)
     assert all(name in caplog.text for name in ("create_loss", "binary_crossentropy"))
-
-
-def test_how_fit_was_to_execute_makes_no_difference():
-    step, _ = by_us(loaded_with("own.OwnSpec", kind="executed_otherwise"))
-    loaded_with("own")
-    model = own.executed_otherwise()
-    by_fit(model)
-    assert_same_weights(step.model.keras, model)
 
 
 if LATER:
@@ -194,11 +186,9 @@ def test_what_the_spec_says_itself_counts_and_what_was_compiled_is_named(caplog)
     step, _ = by_us(loaded_with("own.SpokenFor", kind="own_metrics"))
     assert type(step.optimizer) is keras.optimizers.SGD
     assert all(name in caplog.text for name in ("create_loss", "create_optimizer"))
-    loaded_with("own")
-    model = own.own_metrics()
+    model = own_model("own_metrics")
     model.compile(keras.optimizers.SGD(0.1), lambda y, y_pred: tf.abs(y - y_pred))
-    by_fit(model)
-    assert_same_weights(step.model.keras, model)
+    assert_trained_as_in_fit(step, model)
 
 
 def test_metrics_of_a_model_that_was_compiled_without_a_loss_count():

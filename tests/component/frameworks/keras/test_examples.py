@@ -1,4 +1,4 @@
-"""Weights of examples, and features of any kind, as they count in `fit`."""
+"""Weights of examples, features of any kind, and embeddings of ids, as they count in `fit`."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,17 @@ if LATER:
     import tensorflow as tf
 
     from edl_horovod.frameworks.keras.step import KerasStep
-    from tests.fitting import BATCH, SPEC, assert_same_weights, by_fit, by_us, examples, loaded_with
-    from tests.zoo import own
+    from tests.component.frameworks.keras.fits import assert_trained_as_in_fit, compiled, own_model
+    from tests.fitting import (
+        BATCH,
+        SPEC,
+        assert_same_weights,
+        by_fit,
+        by_us,
+        examples,
+        loaded_with,
+        steps_over,
+    )
 
     WEIGHT = tf.TensorSpec((None,), tf.float32)
 
@@ -26,10 +35,8 @@ def test_weights_by_class_are_those_of_fit(is_one_hot):
     kind = "weighted_pair" if is_one_hot else "weighted"
     loaded = loaded_with("own.OwnSpec", kind=kind)
     step, _ = by_us(loaded, data=(features, labels), options=StepOptions(class_weight=[0.5, 5.0]))
-    loaded_with("own")
-    model = getattr(own, kind)()
-    by_fit(model, (features, labels), class_weight={0: 0.5, 1: 5.0})
-    assert_same_weights(step.model.keras, model)
+    class_weight = {0: 0.5, 1: 5.0}
+    assert_trained_as_in_fit(step, own_model(kind), (features, labels), class_weight=class_weight)
 
 
 @pytest.mark.parametrize(
@@ -58,11 +65,7 @@ def test_a_loss_of_the_spec_is_given_the_weights():
     features, labels = examples()
     data = features, labels, np.abs(features[:, 0])
     step, _ = by_us(loaded, data=data)
-    spec = loaded_with("fitted").spec
-    model = spec.create_model()
-    model.compile(spec.create_optimizer(), "mse")
-    by_fit(model, data)
-    assert_same_weights(step.model.keras, model)
+    assert_trained_as_in_fit(step, compiled("fitted"), data)
 
 
 def ragged(rows):
@@ -88,8 +91,7 @@ def test_ragged_and_sparse_features_train_as_in_fit(make, num_parts):
     step.rehearse(Batch(*next(iter(data)), BATCH))
     for batch in data:
         step.step(Batch(*batch, BATCH), wants_change=False, is_alone=True, salt=0)
-    loaded_with("own")
-    model = own.varying()
+    model = own_model("varying")
     model(next(iter(data))[0])
     model.fit(data, shuffle=False, verbose=0)
     assert_same_weights(step.model.keras, model)
@@ -101,8 +103,7 @@ def test_rows_of_an_embedding_that_occur_several_times_count_as_their_sum():
     labels = random.normal(size=(BATCH * 10, 1)).astype(np.float32)
     step, _ = by_us(loaded_with("own.OwnSpec", kind="embedding"), data=(ids, labels))
 
-    loaded_with("own")
-    dense = own.embedding()
+    dense = own_model("embedding")
     dense.optimizer.build(dense.trainable_variables)
     for start in range(0, len(ids), BATCH):
         part = slice(start, start + BATCH)
@@ -113,7 +114,29 @@ def test_rows_of_an_embedding_that_occur_several_times_count_as_their_sum():
     assert_same_weights(step.model.keras, dense)
 
     # Where this fails, Keras adds the occurrences first, too: say so in docs/reference/keras.md.
-    loaded_with("own")
-    model = own.embedding()
+    model = own_model("embedding")
     by_fit(model, (ids, labels))
     assert np.abs(model.get_weights()[0] - dense.get_weights()[0]).max() > 1e-3
+
+
+def rows_of_a_table():
+    rows = np.random.default_rng(3).integers(0, 50, (96, 1)).astype(np.int32)
+    return rows, rows.astype(np.float32) / 50
+
+
+def place(variable):
+    """Where the values lie; the reading that tells is over when this returns."""
+    return variable.value.read_value().numpy().__array_interface__["data"][0]
+
+
+def test_a_step_writes_rows_into_the_table_and_never_copies_it():
+    data = rows_of_a_table()
+    step, _ = by_us(loaded_with("embedded"), data=data)
+    assert_trained_as_in_fit(step, compiled("embedded"), data)
+    table = step.model.keras.get_layer("table").embeddings
+    # What is read is not kept: the table would be copied before it changes.
+    before, values = place(table), table.numpy().copy()
+    steps_over(step, data)
+    assert place(table) == before
+    changed = np.flatnonzero((table.numpy() != values).any(1))
+    assert 0 < len(changed) <= 50

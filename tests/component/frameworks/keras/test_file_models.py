@@ -1,5 +1,7 @@
 """Keras models in files: examples of records with columns, and models of a zoo as files."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,11 @@ from edl_horovod.spec import Mode
 from tests.later import LATER
 
 if LATER:
+    import keras
     import tensorflow as tf
 
     from edl_horovod.frameworks.keras.file_models import examples_of, write
+    from edl_horovod.frameworks.keras.model import KerasModel
     from edl_horovod.frameworks.keras.plain_models import PLAIN_MODELS
     from tests.keras_files import file_model, made
 
@@ -122,3 +126,21 @@ def test_layers_and_their_optimizer_are_written(loaded, tmp_path):
 def test_what_a_file_cannot_hold_is_told(loaded, symbol, message, tmp_path):
     with pytest.raises(UserCodeError, match=message):
         write(loaded(symbol), tmp_path)
+
+
+if LATER:
+
+    class NoConfig(keras.Model):
+        def call(self, inputs):
+            return inputs
+
+        def get_config(self):
+            raise NotImplementedError("get_config")
+
+
+def test_a_model_that_keras_cannot_save_is_left_out_with_a_warning(tmp_path, caplog):
+    spec = SimpleNamespace(create_model=NoConfig)
+    loaded = SimpleNamespace(label="NoConfig", zoo=tmp_path, spec=spec)
+    KerasModel(loaded, tf.TensorSpec((None, 4))).save(tmp_path)
+    assert not (tmp_path / "model.keras").exists()
+    assert "model.keras" in caplog.text

@@ -13,17 +13,14 @@ from tests.specs import OPTIMIZERS
 if LATER:
     import keras
 
-    from tests.fitting import assert_same_weights, by_fit, by_us, examples, loaded_with, steps_over
+    from tests.component.frameworks.keras.fits import assert_trained_as_in_fit, compiled
+    from tests.fitting import by_us, examples, loaded_with, steps_over
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
 def test_an_optimizer_does_what_it_does_in_fit(optimizer):
     step, _ = by_us(loaded_with("fitted", optimizer=optimizer))
-    spec = loaded_with("fitted", optimizer=optimizer).spec
-    model = spec.create_model()
-    model.compile(optimizer=spec.create_optimizer(), loss="mse")
-    by_fit(model)
-    assert_same_weights(step.model.keras, model)
+    assert_trained_as_in_fit(step, compiled("fitted", optimizer=optimizer))
 
 
 def test_what_an_optimizer_of_ones_own_raises_is_told_in_one_sentence():

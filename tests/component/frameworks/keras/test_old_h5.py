@@ -40,6 +40,18 @@ def features(*shape):
     return RANDOM.normal(size=shape).astype(np.float32)
 
 
+def assert_predicts(tmp_path, config, weights, x, expected, **options):
+    """Compare the model that Keras 2 wrote into a file; returns it."""
+    model = made(file_model(write_h5(tmp_path / "model.h5", config, weights, **options)))
+    close(predicted(model, x), expected)
+    return model
+
+
+def assert_predicts_again(model, tmp_path, x, expected):
+    model.save(tmp_path / "again.keras")
+    close(predicted(made(file_model(tmp_path / "again.keras")), x), expected)
+
+
 @pytest.mark.parametrize("encode", [str.encode, str])
 @pytest.mark.parametrize("version", ["2.2.4", "2.2.4-tf"])
 def test_a_model_of_keras_2_2_and_of_tensorflow_2_1_predicts_what_it_did(tmp_path, version, encode):
@@ -49,16 +61,13 @@ def test_a_model_of_keras_2_2_and_of_tensorflow_2_1_predicts_what_it_did(tmp_pat
     }
     first = dense("dense_1", 3, activation="relu", batch_input_shape=[None, 4], dtype="float32")
     config = sequential(first, dense("dense_2", 2, activation="hard_sigmoid"))
-    path = write_h5(tmp_path / "model.h5", config, weights, version=version, encode=encode)
-
     x = features(5, 4)
-    model = made(file_model(path))
     hidden = relu(x @ weights["dense_1"]["kernel"] + weights["dense_1"]["bias"])
     expected = hard_sigmoid(hidden @ weights["dense_2"]["kernel"] + weights["dense_2"]["bias"])
-    close(predicted(model, x), expected)
+    written = {"version": version, "encode": encode}
+    model = assert_predicts(tmp_path, config, weights, x, expected, **written)
     assert [part.name for part in model.layers] == ["dense_1", "dense_2"]
-    model.save(tmp_path / "again.keras")
-    close(predicted(made(file_model(tmp_path / "again.keras")), x), expected)
+    assert_predicts_again(model, tmp_path, x, expected)
 
 
 def test_its_layers_as_a_list_and_those_without_weights_are_read(tmp_path):
@@ -66,9 +75,9 @@ def test_its_layers_as_a_list_and_those_without_weights_are_read(tmp_path):
     first = dense("dense_1", 3, batch_input_shape=[None, 4])
     dropout = layer("Dropout", "dropout_1", rate=0.5, noise_shape=None, seed=None)
     config = {"class_name": "Sequential", "config": [first, dropout]}
-    model = made(file_model(write_h5(tmp_path / "model.h5", config, weights, version="2.2.0")))
     x = features(2, 4)
-    close(predicted(model, x), x @ weights["dense_1"]["kernel"] + weights["dense_1"]["bias"])
+    expected = x @ weights["dense_1"]["kernel"] + weights["dense_1"]["bias"]
+    assert_predicts(tmp_path, config, weights, x, expected, version="2.2.0")
 
 
 def conv(name, filters, size, **settings):
@@ -125,18 +134,14 @@ def test_convolutions_and_old_batch_normalisations(tmp_path, data_format):
     )
     first = conv("conv2d_1", 4, 3, data_format=data_format, batch_input_shape=shape)
     flat = layer("Flatten", "flatten_1", data_format=data_format)
-    path = write_h5(tmp_path / "model.h5", sequential(first, norm, flat), weights)
-
     x = features(3, 6, 5, 2)
-    model = made(file_model(path))
     hidden = convolved(x, **weights["conv2d_1"])
     bn = weights["batch_normalization_1"]
     scale = bn["gamma"] / np.sqrt(bn["moving_variance"] + 0.001)
     expected = ((hidden - bn["moving_mean"]) * scale + bn["beta"]).reshape(3, -1)
     x = x if is_last else x.transpose(0, 3, 1, 2)
-    close(predicted(model, x), expected)
-    model.save(tmp_path / "again.keras")
-    close(predicted(made(file_model(tmp_path / "again.keras")), x), expected)
+    model = assert_predicts(tmp_path, sequential(first, norm, flat), weights, x, expected)
+    assert_predicts_again(model, tmp_path, x, expected)
 
 
 def lstm_outputs(x, kernel, recurrent, bias, gate):
@@ -189,10 +194,9 @@ def recurrent(kind, name, units, **settings):
 def test_an_lstm_has_the_hard_sigmoid_of_its_time(tmp_path):
     weights = {"lstm_1": arrays(3, kernel=(3, 16), recurrent_kernel=(4, 16), bias=(16,))}
     first = recurrent("LSTM", "lstm_1", 4, unit_forget_bias=True, batch_input_shape=[None, 6, 3])
-    path = write_h5(tmp_path / "model.h5", sequential(first), weights)
     x = features(2, 6, 3)
     expected = lstm_outputs(x, *weights["lstm_1"].values(), hard_sigmoid)
-    close(predicted(made(file_model(path)), x), expected)
+    assert_predicts(tmp_path, sequential(first), weights, x, expected)
 
 
 @pytest.mark.parametrize("reset_after", [None, False, True])
@@ -201,12 +205,11 @@ def test_a_gru_resets_where_it_did(tmp_path, reset_after):
     weights = {"gru_1": arrays(4, kernel=(3, 12), recurrent_kernel=(4, 12), bias=bias)}
     said = {} if reset_after is None else {"reset_after": reset_after}
     first = recurrent("GRU", "gru_1", 4, batch_input_shape=[None, 6, 3], **said)
-    path = write_h5(tmp_path / "model.h5", sequential(first), weights)
     x = features(2, 6, 3)
     expected = gru_outputs(
         x, *weights["gru_1"].values(), hard_sigmoid, reset_after=bool(reset_after)
     )
-    close(predicted(made(file_model(path)), x), expected)
+    assert_predicts(tmp_path, sequential(first), weights, x, expected)
 
 
 def of_cudnn(kernels, num_gates):
@@ -226,12 +229,11 @@ def test_the_layers_of_cudnn_become_others(tmp_path, kind, num_gates):
         "bias": biases.reshape(-1),
     }
     first = layer(f"CuDNN{kind}", "cu_dnn_1", units=4, batch_input_shape=[None, 6, 3], **OUTPUT)
-    path = write_h5(tmp_path / "model.h5", sequential(first), {"cu_dnn_1": stored})
     if kind == "LSTM":
         expected = lstm_outputs(x, kernel, inner, biases.sum(0), sigmoid)
     else:
         expected = gru_outputs(x, kernel, inner, biases, sigmoid, reset_after=True)
-    close(predicted(made(file_model(path)), x), expected)
+    assert_predicts(tmp_path, sequential(first), {"cu_dnn_1": stored}, x, expected)
 
 
 def test_both_directions_of_a_bidirectional_layer(tmp_path):
@@ -246,13 +248,13 @@ def test_both_directions_of_a_bidirectional_layer(tmp_path):
         layer=recurrent("LSTM", "lstm_1", 4, num_constants=None),
         batch_input_shape=[None, 6, 3],
     )
-    path = write_h5(tmp_path / "model.h5", sequential(both), {"bidirectional_1": stored})
     x = features(2, 6, 3)
     expected = [
         lstm_outputs(x, *forward.values(), hard_sigmoid),
         lstm_outputs(x[:, ::-1], *backward.values(), hard_sigmoid),
     ]
-    close(predicted(made(file_model(path)), x), np.concatenate(expected, axis=1))
+    weights = {"bidirectional_1": stored}
+    assert_predicts(tmp_path, sequential(both), weights, x, np.concatenate(expected, axis=1))
 
 
 def functional(layers, inputs, outputs):
@@ -290,14 +292,12 @@ def test_a_functional_model_with_a_model_inside_and_shared_layers(tmp_path):
         called(dense("dense_2", 2), ("both", 0)),
     ]
     config = functional(layers, [["a", 0, 0], ["b", 0, 0]], [["dense_2", 0, 0]])
-    path = write_h5(tmp_path / "model.h5", config, weights)
-
     a, b = features(4, 3), features(4, 3)
     kernel, bias = weights["model_0"].values()
     hidden = [np.tanh(x @ kernel + bias) for x in (a, b)]
     kernel, bias = weights["dense_2"].values()
     expected = np.concatenate(hidden, axis=1) @ kernel + bias
-    close(predicted(made(file_model(path)), [a, b]), expected)
+    assert_predicts(tmp_path, config, weights, [a, b], expected)
 
 
 def test_the_output_of_a_model_inside_a_model_may_be_the_output(tmp_path):
@@ -309,9 +309,9 @@ def test_the_output_of_a_model_inside_a_model_may_be_the_output(tmp_path):
         {**inner, "name": "model_0", "inbound_nodes": [[["a", 0, 0, {}]]]},
     ]
     config = functional(layers, [["a", 0, 0]], [["model_0", 1, 0]])
-    model = made(file_model(write_h5(tmp_path / "model.h5", config, weights)))
     x = features(4, 3)
-    close(predicted(model, x), x @ weights["model_0"]["kernel"] + weights["model_0"]["bias"])
+    expected = x @ weights["model_0"]["kernel"] + weights["model_0"]["bias"]
+    assert_predicts(tmp_path, config, weights, x, expected)
 
 
 def test_an_embedding_takes_its_ids_as_whole_numbers(tmp_path):
@@ -330,9 +330,9 @@ def test_an_embedding_takes_its_ids_as_whole_numbers(tmp_path):
         batch_input_shape=[None, 3],
         dtype="float32",
     )
-    model = made(file_model(write_h5(tmp_path / "model.h5", sequential(first), weights)))
     ids = np.array([[0, 6, 2]])
-    close(predicted(model, ids), weights["embedding_1"]["embeddings"][ids])
+    expected = weights["embedding_1"]["embeddings"][ids]
+    assert_predicts(tmp_path, sequential(first), weights, ids, expected)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Keras' optimizers: groups of variables, and the scaled learning rate."""
+"""Keras' optimizers: names and groups of variables, and the scaled learning rate."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,6 +33,11 @@ def groups(optimizer, **dense):
     optimizer.build(model.trainable_variables)
     variables = by_name([*model.variables, *optimizer.variables])
     return groups_of(variables, model, optimizer, model.trainable_variables), variables
+
+
+def test_variables_of_one_path_get_numbers_and_each_is_there_once():
+    variables = [SimpleNamespace(path=path, value=object()) for path in ("a", "b", "a", "a")]
+    assert list(by_name([*variables, variables[0]])) == ["a", "b", "a:1", "a:2"]
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,17 @@
 """A user's own `tf.data.Dataset` arrives in `create_dataset` as it was, with TensorFlow."""
 
-import sys
-
 import numpy as np
 import pytest
 
-from edl_horovod.config.schema import DataConfig
 from edl_horovod.errors import UserCodeError
-from edl_horovod.models.zoo import Overrides, load_spec
-from edl_horovod.records.job_data import open_source, plan_of
-from edl_horovod.records.source import JobFolders
 from edl_horovod.spec import Mode
 from tests.later import LATER
 
 if LATER:
     import tensorflow as tf
 
-    from edl_horovod.frameworks.keras.batches import KerasBatches
-
-NUM, BATCH = 10, 4
-SPEC = """
-import keras, tensorflow as tf
-from edl_horovod import ElasticDLSpec
-
+NUM = 10
+STREAMS = """
 def words(n):
     return tf.gather(tf.constant(["a", "b", "c"]), tf.range(n % 4) % 3)
 
@@ -58,53 +47,25 @@ def unbatched():
 
 def endless():
     return plain().repeat()
-
-class Mine(ElasticDLSpec):
-    parses_batches = {at_once}
-    def create_model(self): return keras.Sequential([keras.layers.Dense(1)])
-    def create_loss(self, outputs, labels): return tf.reduce_mean(outputs - labels)
-    def create_optimizer(self, lr=0.1): return keras.optimizers.SGD(lr)
 """
-METHOD = "    def create_dataset(self, dataset, mode): return {made}\n"
 
 
 @pytest.fixture
-def batches(tmp_path, monkeypatch):
+def batches(batches_of):
     """Batches of a stream of the module through one line of a pipeline, or none."""
-    opened = []
 
-    def make(name, pipeline=None, *, at_once=False, mode=Mode.TRAINING):
-        method = "" if pipeline is None else METHOD.format(made=pipeline)
-        (tmp_path / "mine.py").write_text(SPEC.replace("{at_once}", str(at_once)) + method)
-        loaded = load_spec(
-            str(tmp_path), "mine.Mine", params={}, overrides=Overrides(has_own_dataset=True)
-        )
-        folders = JobFolders(*(tmp_path / "job" / part for part in ("index", "records", "part")))
-        source = open_source(f"dataset:mine.{name}", DataConfig(), folders=folders)
-        opened.append(source)
-        settings = DataConfig(shuffle=False)
-        plan = plan_of(source, settings, num_lanes=2, is_training=True, global_batch=BATCH)
-        return KerasBatches(source, plan, loaded, mode, prefetch=1)
+    def make(name, pipeline=None, *, mode=Mode.TRAINING, at_once=False):
+        lines = pipeline and f"return {pipeline}"
+        data = f"dataset:mine.{name}"
+        return batches_of(data, lines, functions=STREAMS, at_once=at_once, mode=mode)
 
-    yield make
-    for source in opened:
-        source.close()
-    sys.modules.pop("mine", None)
+    return make
 
 
-def read_all(batches):
-    batches.restart(range(2), 0, 3)
-    return [batches.next_batch() for _ in range(3)]
-
-
-def elements(batches, pipeline):
-    """What one expression of an element is, over all elements, by their numbers."""
-    values = {}
-    for batch in read_all(batches("everything", pipeline)):
-        for number, value in zip(batch.features["n"].numpy(), batch.features["v"], strict=True):
-            values[int(number)] = value.numpy()
-    assert sorted(values) == list(range(NUM))
-    return values
+@pytest.fixture
+def read_all(batches, next_batches):
+    """All batches of such a stream."""
+    return lambda *stream, **settings: next_batches(batches(*stream, **settings), 3)
 
 
 @pytest.mark.long
@@ -121,23 +82,27 @@ def elements(batches, pipeline):
         ("f['inner'][1]", lambda n: b"%d" % n),
     ],
 )
-def test_tensors_of_every_kind_are_what_they_were(batches, value, expected):
-    values = elements(batches, f"dataset.map(lambda f, y: ({{'n': f['n'], 'v': {value}}}, y))")
-    for number, element in values.items():
-        np.testing.assert_array_equal(element, expected(number))
+def test_tensors_of_every_kind_are_what_they_were(read_all, value, expected):
+    numbers = []
+    pipeline = f"dataset.map(lambda f, y: ({{'n': f['n'], 'v': {value}}}, y))"
+    for batch in read_all("everything", pipeline):
+        for number, element in zip(batch.features["n"].numpy(), batch.features["v"], strict=True):
+            np.testing.assert_array_equal(element.numpy(), expected(int(number)))
+            numbers.append(int(number))
+    assert sorted(numbers) == list(range(NUM))
 
 
 @pytest.mark.long
-def test_ragged_and_sparse_tensors_reach_the_model_as_such(batches):
+def test_ragged_and_sparse_tensors_reach_the_model_as_such(batches, read_all):
     pipeline = "dataset.map(lambda f, y: ({'rows': f['rows'], 'sparse': f['sparse']}, y))"
     spec, labels = batches("everything", pipeline).element_spec
     assert isinstance(spec["rows"], tf.RaggedTensorSpec)
     assert isinstance(spec["sparse"], tf.SparseTensorSpec)
     assert labels == tf.TensorSpec((None, 1), tf.float32)
-    numbers = [n for batch in read_all(batches("everything", pipeline)) for n in batch.labels[:, 0]]
-    rows = [r for b in read_all(batches("everything", pipeline)) for r in b.features["rows"]]
-    for number, row in zip(map(int, numbers), rows, strict=True):
-        assert row.to_list() == [list(range(number % 3)), [number % 3, number % 3 + 1]]
+    for batch in read_all("everything", pipeline):
+        numbers = map(int, batch.labels[:, 0])
+        for number, row in zip(numbers, batch.features["rows"], strict=True):
+            assert row.to_list() == [list(range(number % 3)), [number % 3, number % 3 + 1]]
 
 
 @pytest.mark.parametrize(
@@ -154,17 +119,17 @@ def test_ragged_and_sparse_tensors_reach_the_model_as_such(batches):
         ),
     ],
 )
-def test_examples_need_no_create_dataset_and_records_do(batches, name, pipeline, at_once):
-    read = read_all(batches(name, pipeline, at_once=at_once))
+def test_examples_need_no_create_dataset_and_records_do(read_all, name, pipeline, at_once):
+    read = read_all(name, pipeline, at_once=at_once)
     assert sorted(int(n) for batch in read for n in batch.labels) == list(range(NUM))
     for batch in read:
         np.testing.assert_array_equal(batch.features["x"][:, 0], batch.labels)
 
 
-def test_weights_of_examples_arrive_and_labels_stay_away_from_predictions(batches):
-    for batch in read_all(batches("weighed")):
+def test_weights_of_examples_arrive_and_labels_stay_away_from_predictions(read_all):
+    for batch in read_all("weighed"):
         np.testing.assert_array_equal(batch.weights, batch.labels + 1)
-    for batch in read_all(batches("weighed", mode=Mode.PREDICTION)):
+    for batch in read_all("weighed", mode=Mode.PREDICTION):
         assert batch.features["x"].shape[1:] == (2,)
         assert batch.labels is None
 

@@ -15,7 +15,8 @@ if LATER:
     from keras import ops
 
     from edl_horovod.frameworks.keras.plain_models import loss_part
-    from tests.fitting import BATCH, assert_same_weights, by_fit, by_us, examples, loaded_with
+    from tests.component.frameworks.keras.fits import assert_trained_as_in_fit
+    from tests.fitting import BATCH, by_fit, by_us, examples, loaded_with
     from tests.zoo import masked
     from tests.zoo.fitted import NUM_FEATURES
 
@@ -39,21 +40,27 @@ if LATER:
             return x + keras.random.normal(ops.shape(x)) if training else x
 
 
-def test_keras_own_generator_draws_anew_in_each_step_and_the_same_when_it_is_set_back():
-    step, _ = by_us(of_layer(Noise, create_optimizer=lambda: keras.optimizers.SGD(0.0)))
+def still(layer):
+    """A step of a model whose weights stay, and a batch."""
+    step, _ = by_us(of_layer(layer, create_optimizer=lambda: keras.optimizers.SGD(0.0)))
     features, labels = (tf.constant(array[:BATCH]) for array in examples())
-    batch = Batch(features, labels, BATCH)
+    return step, Batch(features, labels, BATCH)
+
+
+@pytest.mark.parametrize("layer", [later("Noise"), lambda: keras.layers.Dropout(0.5)])
+def test_random_numbers_are_new_in_each_step_and_on_each_rank_and_the_same_when_set_back(layer):
+    step, batch = still(layer)
     before = {name: np.array(part.numpy()) for name, part in step.variables.items()}
 
-    def losses():
-        run = [step.step(batch, wants_change=False, is_alone=True, salt=salt) for salt in (0, 0, 5)]
+    def losses(*salts):
+        for name, part in step.variables.items():
+            part.assign(before[name])
+        run = [step.step(batch, wants_change=False, is_alone=True, salt=salt) for salt in salts]
         return [sums.loss for sums in run]
 
-    first = losses()
-    assert len(set(first)) == 3
-    for name, part in step.variables.items():
-        part.assign(before[name])
-    assert losses() == first
+    first, of_ranks = losses(0, 0, 5), [losses(salt) for salt in (0, 1, 5)]
+    assert len({*first, *of_ranks[1], *of_ranks[2]}) == 5
+    assert (losses(0, 0, 5), [losses(salt) for salt in (0, 1, 5)]) == (first, of_ranks)
 
 
 if LATER:
@@ -87,9 +94,10 @@ if LATER:
             r"assigns variables that are trained.*kernel",
         ),
         (later("Counting"), r"variables that the model does not have.*count_of_passes"),
+        (lambda: keras.layers.Dense(4, dtype="float8_from_float32"), "float8"),
     ],
 )
-def test_an_assignment_that_would_be_lost_is_refused(layer, message):
+def test_an_assignment_that_would_be_lost_and_float8_are_refused(layer, message):
     with pytest.raises(UserCodeError, match=message):
         by_us(of_layer(layer))
 
@@ -115,8 +123,7 @@ def test_a_layer_that_begins_with_its_first_batch_has_seen_none_before():
     keras.utils.set_random_seed(1)
     model = loaded.spec.create_model()
     model.compile(loaded.spec.create_optimizer(), "mse")
-    by_fit(model)
-    assert_same_weights(step.model.keras, model)
+    assert_trained_as_in_fit(step, model)
 
 
 if LATER:
@@ -145,9 +152,7 @@ if LATER:
 
 
 def test_a_plain_attribute_has_the_value_that_it_had_when_the_step_was_traced():
-    step, _ = by_us(of_layer(Factor, create_optimizer=lambda: keras.optimizers.SGD(0.0)))
-    features, labels = (tf.constant(array[:BATCH]) for array in examples())
-    batch = Batch(features, labels, BATCH)
+    step, batch = still(Factor)
     before = step.step(batch, wants_change=False, is_alone=True, salt=0).loss
     step.model.keras.layers[1].factor = 5.0
     assert step.step(batch, wants_change=False, is_alone=True, salt=0).loss == before
@@ -173,14 +178,6 @@ def test_a_model_of_float16_has_its_loss_scaled():
     keras.config.set_dtype_policy("mixed_float16")
     step, _ = by_us(loaded_with("fitted"), data=examples(2))
     assert isinstance(step.optimizer, keras.optimizers.LossScaleOptimizer)
-
-
-def test_float8_is_refused():
-    def layer():
-        return keras.layers.Dense(4, dtype="float8_from_float32")
-
-    with pytest.raises(UserCodeError, match="float8"):
-        by_us(of_layer(layer))
 
 
 def test_a_mask_beside_an_activity_regularizer_is_not_computed_in_parts():

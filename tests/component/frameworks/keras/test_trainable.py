@@ -16,10 +16,18 @@ if LATER:
     from tests.zoo.frozen import free
 
 
-def epochs(step, number, first=0):
+def frozen_step(*, callback=None, **params):
+    """A step of `frozen`, with a callback of a test in place of its own."""
+    loaded = loaded_with("frozen", **params)
+    if callback is not None:
+        loaded.spec.create_callbacks = lambda: [callback()]
+    return KerasStep(loaded, SPEC, learning_rate=None)
+
+
+def epochs(step, number):
     """Train epochs of all examples with the callbacks of the step."""
     callbacks = step.callbacks(num_epochs=number, steps_per_epoch=None, per_step=False)
-    for epoch in range(first, number):
+    for epoch in range(number):
         callbacks.begin_epoch(epoch)
         for sums in steps_over(step, examples()):
             callbacks.after_step(sums, batch=None)
@@ -28,9 +36,7 @@ def epochs(step, number, first=0):
 
 @pytest.mark.parametrize("optimizer", ["adam", "adagrad", "schedulefreeadamw"])
 def test_two_phases_are_those_of_fit_compiled_anew(optimizer):
-    step = KerasStep(
-        loaded_with("frozen", frees_at=1, optimizer=optimizer), SPEC, learning_rate=None
-    )
+    step = frozen_step(frees_at=1, optimizer=optimizer)
     epochs(step, 2)
     spec = loaded_with("frozen", optimizer=optimizer).spec
     model = spec.create_model()
@@ -52,7 +58,7 @@ def test_what_is_frozen_keeps_its_bits_and_is_not_reduced(monkeypatch):
         return [*sums, *others]
 
     monkeypatch.setattr(graph, "add_over_ring", add)
-    step = KerasStep(loaded_with("frozen"), SPEC, learning_rate=None)
+    step = frozen_step()
     before = {name: variable.numpy() for name, variable in step.model_variables.items()}
     steps_over(step, examples())
     changed = {
@@ -100,19 +106,16 @@ def test_a_layer_in_two_others_is_as_it_was():
 
 
 def test_a_frozen_variable_is_a_group_with_the_slots_that_it_may_need():
-    step = KerasStep(loaded_with("frozen", frees_at=1), SPEC, learning_rate=None)
+    step = frozen_step(frees_at=1)
     grouped = {name: group for group in step.groups for name in group.names}
     kernel = next(name for name in step.model_variables if "head" not in name and "kernel" in name)
     assert len(grouped[kernel].names) == 3
-    plain = KerasStep(loaded_with("frozen"), SPEC, learning_rate=None)
-    assert [len(group.names) for group in plain.groups] == [3, 3, 1, 1, 1, 1, 1, 1]
+    assert [len(group.names) for group in frozen_step().groups] == [3, 3, 1, 1, 1, 1, 1, 1]
 
 
 def test_an_optimizer_without_slots_for_it_refuses_what_is_freed():
-    loaded = loaded_with("frozen", frees_at=0, use_ema=True)
-    step = KerasStep(loaded, SPEC, learning_rate=None)
     with pytest.raises(UserCodeError, match=r"kernel.*Adam"):
-        epochs(step, 1)
+        epochs(frozen_step(frees_at=0, use_ema=True), 1)
 
 
 def test_a_callback_that_compiles_is_refused():
@@ -120,10 +123,8 @@ def test_a_callback_that_compiles_is_refused():
         def on_epoch_begin(self, epoch, logs=None):
             self.model.compile("sgd", "mse")
 
-    loaded = loaded_with("frozen")
-    loaded.spec.create_callbacks = lambda: [Compiles()]
     with pytest.raises(UserCodeError, match=r"SGD.*trainable"):
-        epochs(KerasStep(loaded, SPEC, learning_rate=None), 1)
+        epochs(frozen_step(callback=Compiles), 1)
 
 
 def test_a_callback_that_begins_again_on_another_leader_freezes_nothing_anew():
@@ -131,9 +132,7 @@ def test_a_callback_that_begins_again_on_another_leader_freezes_nothing_anew():
         def on_train_begin(self, logs=None):
             self.model.get_layer("head").trainable = False
 
-    loaded = loaded_with("frozen")
-    loaded.spec.create_callbacks = lambda: [Freezes()]
-    step = KerasStep(loaded, SPEC, learning_rate=None)
+    step = frozen_step(callback=Freezes)
     callbacks = step.callbacks(num_epochs=2, steps_per_epoch=None, per_step=False)
     state = callbacks.variables["callbacks"]  # As the first leader has left it.
     state.assign(np.frombuffer(b"[{}]".ljust(*state.shape, b"\0"), np.uint8))
