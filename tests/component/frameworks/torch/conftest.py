@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import json
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,36 @@ def run(tmp_path, monkeypatch, watched):
         return done
 
     return run_it
+
+
+@pytest.fixture
+def use_trained(run, tmp_path):
+    """Evaluate a trained model, which gives what its training found, and predict with it.
+
+    Returns:
+        What the evaluation gave, and the schema's features of the predictions.
+    """
+
+    def use(trained, data, *, rel=1e-6):
+        model = f"trained_model={tmp_path}/job-out"
+        evaluated = run("evaluate", model, data, job="evaluation").result
+        assert evaluated.metrics == pytest.approx(trained.result.metrics, rel=rel)
+        run("predict", model, data, f"output={tmp_path}/p.recordio", job="prediction")
+        schema = json.loads((tmp_path / "p.recordio.schema.json").read_text())
+        return evaluated, schema["features"]
+
+    return use
+
+
+@pytest.fixture
+def write_zoo(tmp_path):
+    """Write the files of a zoo by their names; returns the setting that names it."""
+
+    def write(folder="zoo", **texts):
+        zoo = tmp_path / folder
+        zoo.mkdir(exist_ok=True)
+        for name, text in texts.items():
+            (zoo / f"{name}.py").write_text(text)
+        return f"model_zoo={zoo}"
+
+    return write

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from edl_horovod.frameworks.torch.structures import map_leaves
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from tests.jobs import NO_OPTIONS
+from tests.specs import with_methods
 from tests.torch_ring import Meeting, batches_of_sines, make_step, part_of, state_of, train_in_ring
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
@@ -22,6 +24,11 @@ def batches(num_steps=STEPS):
 
 def load(**params):
     return load_spec(ZOO, "torch_tiny", params=params)
+
+
+def tiny(params=None, **methods):
+    """The model `torch_tiny` of the zoo with methods of a test."""
+    return with_methods(load(**(params or {})), **methods)
 
 
 def everything(number):
@@ -41,6 +48,28 @@ def ring_of(size, loaded=None, *, options=NO_OPTIONS, keep=everything, data=batc
     steps = steps_of_ring(loaded or load(), EXAMPLE, size, options=options)
     sums = train_in_ring(steps, lambda rank: [part_of(batch, rank, size, keep) for batch in data()])
     return [state_of(step) for step in steps], sums
+
+
+def chosen(batch, places):
+    """A batch of the examples at some places of another one."""
+    features, labels = (
+        map_leaves(lambda tensor: tensor[places], part) for part in (batch.features, batch.labels)
+    )
+    return Batch(features, labels, len(places))
+
+
+def share(batch, rank, size):
+    """A rank's examples of a batch."""
+    return chosen(batch, torch.arange(batch.num_examples)[rank::size])
+
+
+def train_shares(steps, data):
+    """Train all ranks on their shares; returns the state of all, and what the steps of one gave."""
+    sums = train_in_ring(steps, lambda rank: [share(batch, rank, len(steps)) for batch in data])
+    states = [state_of(step) for step in steps]
+    for state in states[1:]:
+        assert_state(state, states[0], rtol=0, atol=0)
+    return states[0], sums[0]
 
 
 def run(step, batch, *, salt=0):

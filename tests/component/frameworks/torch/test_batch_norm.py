@@ -5,7 +5,6 @@ import pytest
 
 from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.step_options import StepOptions
-from edl_horovod.frameworks.values import Batch
 from tests.later import LATER, later
 
 if LATER:
@@ -16,6 +15,7 @@ if LATER:
     from tests.component.frameworks.torch import rings
     from tests.component.frameworks.torch.rings import (
         BATCH,
+        EXAMPLE,
         STEPS,
         assert_same,
         batches,
@@ -108,14 +108,13 @@ def test_a_model_that_is_such_a_layer_is_replaced_itself():
 def test_numbers_of_a_rank_without_examples_do_not_reach_the_others():
     """It runs along on what may be anything: its own state may not have come yet."""
     loaded = load(batch_norm=True, kind="SGD")
-    example = Batch({"x": torch.ones(2, 4)}, torch.ones(2, 1), 2)
-    steps = steps_of_ring(loaded, example, 2, options=SUMMED)
+    steps = steps_of_ring(loaded, EXAMPLE, 2, options=SUMMED)
     with torch.no_grad():
         steps[1].model.runner.module.hidden.weight.fill_(float("nan"))
     (batch,) = batches(1)
     results = train_in_ring(steps, lambda rank: [batch if rank == 0 else None])
-    alone = make_step(loaded, example, options=SUMMED)
-    expected = alone.step(batch, wants_change=False, is_alone=True, salt=0)
+    alone = make_step(loaded, EXAMPLE, options=SUMMED)
+    expected = rings.run(alone, batch)
     assert [sums.loss for (sums,) in results] == pytest.approx([expected.loss] * 2)
     assert results[0][0].num_examples == BATCH
     assert_same(state_of(steps[0]), state_of(alone), rtol=1e-5, atol=1e-7)

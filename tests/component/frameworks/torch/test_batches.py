@@ -2,28 +2,25 @@
 
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edl_horovod.errors import DataError, UserCodeError
-from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.columns import Ragged
 from edl_horovod.records.layout import BYTES, Column, Layout, Part, Tensor
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.source import RecordSource
 from edl_horovod.spec import Mode
 from tests.later import LATER
-from tests.specs import with_methods
 
 if LATER:
     import torch
     from torch.utils.data import Dataset, IterableDataset
 
     from edl_horovod.frameworks.torch.batches import AllExamples, TorchBatches
+    from tests.component.frameworks.torch.rings import tiny
 
-ZOO = str(Path(__file__).parents[3] / "zoo")
 NUM, BATCH, LANES = 20, 6, 3
 
 
@@ -71,17 +68,9 @@ def plan_of(num_lanes=LANES):
     )
 
 
-def loaded_with(create_dataset):
-    return with_methods(load_spec(ZOO, "torch_tiny", params={}), create_dataset=create_dataset)
-
-
-@pytest.fixture
-def make():
-    def make_it(create_dataset, mode=Mode.TRAINING, layout=None):
-        loaded = loaded_with(create_dataset)
-        return TorchBatches(Numbers(layout), plan_of(), loaded, mode, prefetch=2)
-
-    return make_it
+def make(create_dataset, mode=Mode.TRAINING, layout=None):
+    loaded = tiny(create_dataset=create_dataset)
+    return TorchBatches(Numbers(layout), plan_of(), loaded, mode, prefetch=2)
 
 
 def tensors(records, mode):
@@ -100,7 +89,7 @@ def all_of(batches, lanes=range(LANES), first=0, last=8):
     return steps
 
 
-def test_each_step_has_the_examples_of_its_records(make):
+def test_each_step_has_the_examples_of_its_records():
     batches = make(tensors)
     steps = all_of(batches)
     assert [ids for ids, _ in steps] == [features for _, features in steps]
@@ -114,7 +103,7 @@ def test_each_step_has_the_examples_of_its_records(make):
     )
 
 
-def test_a_restart_that_was_expected_is_made_once(make):
+def test_a_restart_that_was_expected_is_made_once():
     read = []
     batches = make(lambda records, mode: read.append(records) or tensors(records, mode))
     batches.expect(range(LANES), 1, 3)
@@ -123,7 +112,7 @@ def test_a_restart_that_was_expected_is_made_once(make):
     assert first == all_of(batches, first=1, last=3)
 
 
-def test_only_examples_that_take_long_are_made_beside_the_step(make, monkeypatch):
+def test_only_examples_that_take_long_are_made_beside_the_step(monkeypatch):
     monkeypatch.setattr("edl_horovod.frameworks.torch.batches.QUICK_SECONDS", 0.005)
     makers, seconds = [], 0.0
 
@@ -172,7 +161,7 @@ def generated(records, mode):
     [lambda records, mode: OneByOne(records), generated],
     ids=["by place", "generator"],
 )
-def test_single_examples_become_a_batch(make, create_dataset):
+def test_single_examples_become_a_batch(create_dataset):
     first = make(create_dataset).try_first()
     assert first.features["x"].tolist() == [[0.0], [1.0]]
     assert first.labels.tolist() == [0.0, 1.0]
@@ -187,7 +176,7 @@ def test_single_examples_become_a_batch(make, create_dataset):
     ],
     ids=["tensors", "single examples"],
 )
-def test_examples_need_no_labels(make, create_dataset):
+def test_examples_need_no_labels(create_dataset):
     batches = make(create_dataset)
     first = batches.try_first()
     assert first.features.tolist() == [[0.0], [1.0]]
@@ -195,7 +184,7 @@ def test_examples_need_no_labels(make, create_dataset):
     assert batches.element_spec.labels is None
 
 
-def test_weights_and_filters(make):
+def test_weights_and_filters():
     batches = make(lambda records, mode: InARow(records))
     batches.restart(range(LANES), 0, 1)
     batch = batches.next_batch()
@@ -205,7 +194,7 @@ def test_weights_and_filters(make):
     assert len(batches.record_ids) == BATCH
 
 
-def test_columns_are_tensors_and_texts(make):
+def test_columns_are_tensors_and_texts():
     seen = []
     make(
         lambda columns, mode: seen.append(columns) or (columns["x"], columns["x"]), layout=COLUMNS
@@ -216,13 +205,13 @@ def test_columns_are_tensors_and_texts(make):
     assert [numbers.tolist() for numbers in columns["many"]] == [[], [1]]
 
 
-def test_a_prediction_has_features_alone(make):
+def test_a_prediction_has_features_alone():
     batch = make(lambda records, mode: tensors(records, Mode.TRAINING), Mode.PREDICTION).try_first()
     assert batch.labels is None
     assert batch.features.flatten().tolist() == [0.0, 1.0]
 
 
-def test_examples_that_stand_for_all_are_found_where_the_first_records_give_none(make):
+def test_examples_that_stand_for_all_are_found_where_the_first_records_give_none():
     def late(records, mode):
         x, y = tensors(records, mode)
         is_late = x[:, 0] > 17
@@ -251,18 +240,18 @@ def test_examples_that_stand_for_all_are_found_where_the_first_records_give_none
         (lambda records, mode: 1 / 0, r"for records of step 0 failed: ZeroDivisionError"),
     ],
 )
-def test_what_is_no_batch_is_refused(make, create_dataset, message):
+def test_what_is_no_batch_is_refused(create_dataset, message):
     with pytest.raises(UserCodeError, match=message):
         make(create_dataset).try_first()
 
 
 def test_all_examples_can_be_gone_through_again_in_their_order():
-    examples = AllExamples(Numbers(), plan_of(num_lanes=1), loaded_with(tensors))
+    examples = AllExamples(Numbers(), plan_of(num_lanes=1), tiny(create_dataset=tensors))
     for _ in range(2):
         assert torch.cat([x for x, _ in examples]).flatten().tolist() == list(range(NUM))
 
 
-def test_a_stream_whose_records_are_no_tensors_of_pytorch_is_refused(make):
+def test_a_stream_whose_records_are_no_tensors_of_pytorch_is_refused():
     parts = (Part(0, (None, 2), 1),)
     columns = (Column("x", "float32", (None,)), Column("x (shape)", "int64", (2,)))
     with pytest.raises(UserCodeError, match="ragged"):

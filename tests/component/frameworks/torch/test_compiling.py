@@ -67,15 +67,13 @@ def test_autocast_accumulation_and_export_go_with_it(run, num_programs, tmp_path
 @pytest.mark.timeout(400)
 @pytest.mark.long
 def test_a_module_that_takes_keywords_and_returns_its_own_outputs_is_compiled(
-    run, num_programs, tmp_path
+    run, num_programs, write_zoo
 ):
     loss = (
         "def loss(outputs, labels):\n    return nn.functional.cross_entropy(outputs.logits, labels)"
     )
-    zoo = tmp_path / "zoo"
-    zoo.mkdir()
-    (zoo / "styles.py").write_text(f"{(ZOO / 'torch_styles.py').read_text()}\n\n{loss}\n")
-    settings = (f"model_zoo={zoo}", "model_def=styles.Classifier", "data=dataset:styles.texts")
+    zoo = write_zoo(styles=f"{(ZOO / 'torch_styles.py').read_text()}\n\n{loss}\n")
+    settings = (zoo, "model_def=styles.Classifier", "data=dataset:styles.texts")
     plain = run("train", *settings, job="plain")
     fast = run("train", *settings, COMPILED, job="fast")
     assert num_programs() >= 1

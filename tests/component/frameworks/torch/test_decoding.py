@@ -20,12 +20,12 @@ if LATER:
     import torch
 
     from edl_horovod.frameworks.torch.batches import TorchBatches
+    from tests.component.frameworks.torch.rings import tiny
     from tests.component.frameworks.torch.test_batches import (
         COLUMNS,
         LANES,
         Numbers,
         all_of,
-        loaded_with,
         plan_of,
         tensors,
     )
@@ -38,14 +38,8 @@ def make():
     opened = []
 
     def make_it(create_dataset, processes=2, layout=None):
-        batches = TorchBatches(
-            Numbers(layout),
-            plan_of(),
-            loaded_with(create_dataset),
-            Mode.TRAINING,
-            prefetch=4,
-            processes=processes,
-        )
+        data = (Numbers(layout), plan_of(), tiny(create_dataset=create_dataset))
+        batches = TorchBatches(*data, Mode.TRAINING, prefetch=4, processes=processes)
         opened.append(batches)
         return batches
 

@@ -1,14 +1,12 @@
 """Losses that divide by something else than the number of examples, beside the loop by hand."""
 
 import functools
-from pathlib import Path
 
 import pytest
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch
-from edl_horovod.models.zoo import load_spec
 from tests.later import LATER, later
 from tests.specs import with_methods
 
@@ -18,17 +16,18 @@ if LATER:
 
     from edl_horovod.frameworks.torch.model import TorchEvaluation
     from edl_horovod.frameworks.torch.plain_models import loss_part
-    from edl_horovod.frameworks.torch.structures import map_leaves
     from tests.component.frameworks.torch.rings import (
         assert_state,
+        chosen,
         loop,
         losses_of,
+        share,
         steps_of_ring,
+        tiny,
     )
     from tests.torch_ring import make_step, state_of, train_in_ring
 
     F = nn.functional
-ZOO = str(Path(__file__).parents[3] / "zoo")
 CLASSES, TOKENS, BATCH, STEPS = 5, 6, 11, 4
 if LATER:
     CLASS_WEIGHT = torch.tensor([0.2, 3.0, 1.0, 0.5, 2.0])
@@ -93,42 +92,28 @@ def weighted_mean(outputs, labels):
     return torch.dot(by_example(outputs, labels), weight) / (weight.sum() + 1e-9)
 
 
-def indexed_mean(outputs, labels):
-    return by_token(outputs, labels)[labels["mask"] > 0].mean()
-
-
-def indexed_mse(outputs, labels):
-    chosen = labels["weight"] > 0.3
-    return F.mse_loss(outputs["number"][chosen], labels["target"][chosen])
+def number_of(outputs, labels, loss):
+    """A loss of the numbers of examples that have some weight."""
+    counts = labels["weight"] > 0.3
+    return loss(outputs["number"][counts], labels["target"][counts])
 
 
 def cross_entropy(**options):
     return lambda outputs, labels: F.cross_entropy(outputs["tags"], labels["tags"], **options)
 
 
-def with_penalty(outputs, labels):
-    return 0.5 * F.cross_entropy(outputs["tags"], labels["tags"]) + 0.1 / 3
-
-
-def two_with_the_same_labels(outputs, labels):
-    return cross_entropy()(outputs, labels) / 2 - F.nll_loss(
-        outputs["tags"].softmax(1), labels["tags"]
-    )
-
-
 def two_with_other_labels(outputs, labels):
     other = F.cross_entropy(outputs["tags"], labels["other_tags"])
-    return F.cross_entropy(outputs["tags"], labels["tags"]) + 0.3 * other
+    return cross_entropy()(outputs, labels) + 0.3 * other
 
 
 def masked_and_plain(outputs, labels):
-    return F.cross_entropy(outputs["tags"], labels["tags"]) + 0.1 * F.mse_loss(
-        outputs["number"], labels["target"]
-    )
+    number = F.mse_loss(outputs["number"], labels["target"])
+    return cross_entropy()(outputs, labels) + 0.1 * number
 
 
 def smooth_and_weighted(outputs, labels):
-    smooth = F.cross_entropy(outputs["tags"], labels["tags"], label_smoothing=0.1)
+    smooth = cross_entropy(label_smoothing=0.1)(outputs, labels)
     return smooth + clamped_mean(outputs, labels) + weighted_mean(outputs, labels)
 
 
@@ -140,20 +125,8 @@ def written_into(outputs, labels):
 
 def tag_errors(outputs, labels):
     """Squares of differences, of shape (examples, classes)."""
-    chosen = F.one_hot(labels["tags"][:, 0].clamp(min=0), CLASSES)
-    return (outputs["tags"][:, :, 0] - chosen).square()
-
-
-def mean_of_tasks(outputs, labels):
-    return torch.stack(list(tag_errors(outputs, labels).mean(0))).mean()
-
-
-def mean_of_columns(outputs, labels):
-    return tag_errors(outputs, labels).mean(0).mean()
-
-
-def weighted_columns(outputs, labels):
-    return (CLASS_WEIGHT * tag_errors(outputs, labels).mean(0)).sum() / CLASS_WEIGHT.sum()
+    tags = F.one_hot(labels["tags"][:, 0].clamp(min=0), CLASSES)
+    return (outputs["tags"][:, :, 0] - tags).square()
 
 
 def mean_of_masked_tasks(outputs, labels):
@@ -162,9 +135,7 @@ def mean_of_masked_tasks(outputs, labels):
 
 
 def two_with_chosen_examples(outputs, labels):
-    chosen = labels["weight"] > 0.3
-    other = F.l1_loss(outputs["number"][chosen], labels["target"][chosen])
-    return tag_errors(outputs, labels).mean() + other
+    return tag_errors(outputs, labels).mean() + number_of(outputs, labels, F.l1_loss)
 
 
 def sum_of_many(outputs, labels):
@@ -173,10 +144,6 @@ def sum_of_many(outputs, labels):
         example = number % 3
         loss = loss + F.cross_entropy(outputs["tags"][..., example], labels["tags"][:, example])
     return (loss + masked_mean(outputs, labels)) / 40
-
-
-def as_scalar(pairs):
-    return sum(total / weight for total, weight in pairs)
 
 
 def pair(outputs, labels):
@@ -190,10 +157,6 @@ def pair_of_number(outputs, labels):
 
 def pairs(outputs, labels):
     return [pair(outputs, labels), pair_of_number(outputs, labels)]
-
-
-def list_of_one(outputs, labels):
-    return [pair(outputs, labels)]
 
 
 if LATER:
@@ -210,14 +173,24 @@ LOSSES = {
     "module": lambda o, y: nn.CrossEntropyLoss(weight=CLASS_WEIGHT)(o["tags"], y["tags"]),
     "a mean of examples": lambda o, y: by_example(o, y).mean(),
     "one value an example": by_example,
+    "indexed mean": lambda o, y: by_token(o, y)[y["mask"] > 0].mean(),
+    "indexed mse": lambda o, y: number_of(o, y, F.mse_loss),
+    "with a penalty": lambda o, y: 0.5 * cross_entropy()(o, y) + 0.1 / 3,
+    "two with the same labels": lambda o, y: (
+        cross_entropy()(o, y) / 2 - F.nll_loss(o["tags"].softmax(1), y["tags"])
+    ),
+    "mean of tasks": lambda o, y: torch.stack(list(tag_errors(o, y).mean(0))).mean(),
+    "mean of columns": lambda o, y: tag_errors(o, y).mean(0).mean(),
+    "weighted columns": lambda o, y: (
+        (CLASS_WEIGHT * tag_errors(o, y).mean(0)).sum() / CLASS_WEIGHT.sum()
+    ),
+    "list of one": lambda o, y: [pair(o, y)],
     **{
         loss.__name__: loss
         for loss in (
-            *(masked_mean, clamped_mean, weighted_mean, indexed_mean, indexed_mse, with_penalty),
-            *(two_with_the_same_labels, two_with_other_labels, masked_and_plain),
-            *(smooth_and_weighted, mean_of_tasks, mean_of_columns, weighted_columns),
-            *(mean_of_masked_tasks, two_with_chosen_examples, sum_of_many, written_into),
-            *(pair, pair_of_number, pairs, list_of_one),
+            *(masked_mean, clamped_mean, weighted_mean, two_with_other_labels, masked_and_plain),
+            *(smooth_and_weighted, mean_of_masked_tasks, two_with_chosen_examples),
+            *(sum_of_many, written_into, pair, pair_of_number, pairs),
         )
     },
 }
@@ -233,7 +206,7 @@ def scalar(value):
     if isinstance(value, tuple):
         return value[0] / value[1]
     if isinstance(value, list):
-        return as_scalar(value)
+        return sum(total / weight for total, weight in value)
     return value.mean()
 
 
@@ -250,26 +223,14 @@ def by_hand(create_loss, create_model=None):
     return losses, {name: value.detach() for name, value in model.named_parameters()}
 
 
-@pytest.fixture
-def loaded():
-    def make(create_loss, create_model=None):
-        return with_methods(
-            load_spec(ZOO, "torch_tiny", params={}),
-            create_model=create_model or Tagger,
-            create_loss=lambda outputs, labels: create_loss(outputs, labels),
-            create_optimizer=lambda model: torch.optim.Adam(model.parameters(), 0.05),
-            create_metrics=lambda mode: {},
-            create_callbacks=list,
-        )
-
-    return make
-
-
-def odd_or_even(batch, rank):
-    """Half of the examples, which all count for nothing in one step on the first rank."""
-    chosen = torch.arange(BATCH)[rank::2]
-    labels = map_leaves(lambda leaf: leaf[chosen], batch.labels)
-    return Batch(batch.features[chosen], labels, len(chosen))
+def loaded_with(create_loss, create_model=None):
+    return tiny(
+        create_model=create_model or Tagger,
+        create_loss=lambda outputs, labels: create_loss(outputs, labels),
+        create_optimizer=lambda model: torch.optim.Adam(model.parameters(), 0.05),
+        create_metrics=lambda mode: {},
+        create_callbacks=list,
+    )
 
 
 def part(batch, rank, size):
@@ -277,20 +238,17 @@ def part(batch, rank, size):
     if size == 1:
         return batch
     bounds = {2: [0, 9, 11], 3: [0, 6, 10, 11]}[size]
-    chosen = torch.arange(BATCH).roll(1)
-    chosen = torch.cat([chosen[::2], chosen[1::2]])[bounds[rank] : bounds[rank + 1]]
-    return Batch(
-        batch.features[chosen], map_leaves(lambda leaf: leaf[chosen], batch.labels), len(chosen)
-    )
+    places = torch.arange(BATCH).roll(1)
+    return chosen(batch, torch.cat([places[::2], places[1::2]])[bounds[rank] : bounds[rank + 1]])
 
 
 def assert_trains_as_by_hand(
-    loaded, create_loss, create_model=None, *, size, cut, example=None, atol=2e-6, **settings
+    create_loss, create_model=None, *, size, cut, example=None, atol=2e-6, **settings
 ):
     """Train on the parts that `cut` makes of the batches for each rank, and compare all ranks."""
     losses, weights = by_hand(create_loss, create_model)
     example = example or next(batches())
-    steps = steps_of_ring(loaded(create_loss, create_model), example, size, **settings)
+    steps = steps_of_ring(loaded_with(create_loss, create_model), example, size, **settings)
     sums = train_in_ring(steps, lambda rank: [cut(batch, rank) for batch in batches()])
     for step, sums_of_rank in zip(steps, sums, strict=True):
         assert losses_of(sums_of_rank) == pytest.approx(losses, rel=max(2e-6, atol))
@@ -299,43 +257,38 @@ def assert_trains_as_by_hand(
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("create_loss", LOSSES.values(), ids=LOSSES)
-def test_any_number_of_ranks_trains_as_the_loop_by_hand(loaded, create_loss, size, caplog):
+def test_any_number_of_ranks_trains_as_the_loop_by_hand(create_loss, size, caplog):
     # One rank alone computes what the loop does, bit for bit.
     tolerance = 0 if size == 1 else 2e-6
     cut = functools.partial(part, size=size)
-    assert_trains_as_by_hand(loaded, create_loss, size=size, cut=cut, atol=tolerance)
+    assert_trains_as_by_hand(create_loss, size=size, cut=cut, atol=tolerance)
     assert "(sum, weight)" not in caplog.text
 
 
-@pytest.mark.parametrize("create_loss", [cross_entropy(), masked_and_plain, pairs, list_of_one])
-def test_a_rank_without_examples_takes_part(loaded, create_loss):
+@pytest.mark.parametrize(
+    "create_loss", [cross_entropy(), masked_and_plain, pairs, LOSSES["list of one"]]
+)
+def test_a_rank_without_examples_takes_part(create_loss):
     def cut(batch, rank):
         return part(batch, rank, 2) if rank < 2 else None
 
-    assert_trains_as_by_hand(loaded, create_loss, size=3, cut=cut)
+    assert_trains_as_by_hand(create_loss, size=3, cut=cut)
 
 
-def test_examples_that_do_not_count_have_a_part_in_synchronised_norms(loaded):
-    options = StepOptions(sums_batch_norm=True)
-    assert_trains_as_by_hand(
-        loaded,
-        cross_entropy(),
-        NormalisingTagger,
-        size=2,
-        cut=odd_or_even,
-        atol=1e-5,
-        options=options,
-    )
+def test_examples_that_do_not_count_have_a_part_in_synchronised_norms():
+    """Half of them all count for nothing in one step on the first rank."""
+    cut = functools.partial(share, size=2)
+    settings = {"atol": 1e-5, "options": StepOptions(sums_batch_norm=True)}
+    assert_trains_as_by_hand(cross_entropy(), NormalisingTagger, size=2, cut=cut, **settings)
 
 
 @pytest.mark.parametrize(
     "create_loss", [later("cross_entropy(weight=CLASS_WEIGHT)"), pair, masked_mean]
 )
-def test_parts_of_a_batch_train_as_the_whole(loaded, create_loss):
+def test_parts_of_a_batch_train_as_the_whole(create_loss):
     options = StepOptions(num_parts=3)
-    assert_trains_as_by_hand(
-        loaded, create_loss, size=1, cut=lambda batch, rank: batch, options=options
-    )
+    cut = functools.partial(part, size=1)
+    assert_trains_as_by_hand(create_loss, size=1, cut=cut, options=options)
 
 
 if LATER:
@@ -378,41 +331,38 @@ def alignment(outputs, labels):
 )
 @pytest.mark.parametrize("num_examples", [BATCH, TOKENS, 2])
 def test_outputs_that_cannot_be_cut_train_and_evaluate(
-    loaded, create_loss, create_model, num_examples, caplog
+    create_loss, create_model, num_examples, caplog
 ):
-    spec, batch = loaded(create_loss, create_model), next(batches())
-    labels = map_leaves(lambda leaf: leaf[-num_examples:], batch.labels)
-    example = Batch(batch.features[-num_examples:], labels, num_examples)
+    spec, batch = loaded_with(create_loss, create_model), next(batches())
+    example = chosen(batch, torch.arange(BATCH)[-num_examples:])
     evaluation = TorchEvaluation(make_step(spec, example).model.runner, example)
     parts = [evaluation.sums(part(batch, rank, 3)) for rank in range(3)]
     loss = evaluation.values(sum(parts, evaluation.zeros))["loss"]
     assert loss == pytest.approx(by_hand(create_loss, create_model)[0][0], rel=1e-5)
     cut = functools.partial(part, size=2)
-    assert_trains_as_by_hand(loaded, create_loss, create_model, size=2, cut=cut, example=example)
+    assert_trains_as_by_hand(create_loss, create_model, size=2, cut=cut, example=example)
     assert "(sum, weight)" not in caplog.text
 
 
-def test_metrics_see_what_the_loss_writes_into_the_outputs(loaded):
+def test_metrics_see_what_the_loss_writes_into_the_outputs():
     def highest(outputs):
         return {"highest": outputs["tags"][:, 0].max()}
 
-    spec = with_methods(loaded(written_into), create_metrics=highest)
+    spec = with_methods(loaded_with(written_into), create_metrics=highest)
     batch = next(batches())
     step = make_step(spec, batch)
     evaluation = TorchEvaluation(step.model.runner, batch)
     assert evaluation.values(evaluation.sums(batch))["highest"] == pytest.approx(-1e9)
 
 
-def test_chosen_examples_are_counted_if_all_sample_examples_are_chosen(loaded):
+def test_chosen_examples_are_counted_if_all_sample_examples_are_chosen():
     example = next(batches())
     rows = (example.labels["weight"] > 0.3).nonzero().flatten()[:4]
-    labels = map_leaves(lambda leaf: leaf[rows], example.labels)
-    example = Batch(example.features[rows], labels, len(rows))
-    cut = functools.partial(part, size=2)
-    assert_trains_as_by_hand(loaded, two_with_chosen_examples, size=2, cut=cut, example=example)
+    example, cut = chosen(example, rows), functools.partial(part, size=2)
+    assert_trains_as_by_hand(two_with_chosen_examples, size=2, cut=cut, example=example)
 
 
-def test_a_loss_that_is_nested_too_deeply_is_refused(loaded):
+def test_a_loss_that_is_nested_too_deeply_is_refused():
     def create_loss(outputs, labels):
         loss = masked_mean(outputs, labels)
         for _ in range(150):
@@ -420,17 +370,17 @@ def test_a_loss_that_is_nested_too_deeply_is_refused(loaded):
         return loss
 
     with pytest.raises(UserCodeError, match=r"nested.*stack"):
-        make_step(loaded(create_loss), next(batches()))
+        make_step(loaded_with(create_loss), next(batches()))
 
 
-def test_parts_of_a_batch_do_not_know_several_divisors(loaded):
+def test_parts_of_a_batch_do_not_know_several_divisors():
     with pytest.raises(UserCodeError, match=r"accumulate_steps=1"):
-        make_step(loaded(masked_and_plain), next(batches()), options=StepOptions(num_parts=3))
+        make_step(loaded_with(masked_and_plain), next(batches()), options=StepOptions(num_parts=3))
 
 
 @pytest.mark.parametrize("create_loss", LOSSES.values(), ids=LOSSES)
-def test_an_evaluation_has_the_loss_of_all_examples(loaded, create_loss):
-    spec = loaded(create_loss)
+def test_an_evaluation_has_the_loss_of_all_examples(create_loss):
+    spec = loaded_with(create_loss)
     batch = next(batches())
     step = make_step(spec, batch)
     evaluation = TorchEvaluation(step.model.runner, batch)
@@ -445,8 +395,8 @@ def test_an_evaluation_has_the_loss_of_all_examples(loaded, create_loss):
         )
 
 
-def test_a_batch_of_which_nothing_counts_is_no_number(loaded):
-    step = make_step(loaded(cross_entropy()), next(batches()))
+def test_a_batch_of_which_nothing_counts_is_no_number():
+    step = make_step(loaded_with(cross_entropy()), next(batches()))
     batch = next(batches())
     none = Batch(batch.features, {**batch.labels, "tags": batch.labels["tags"] * 0 - 100}, BATCH)
     assert not step.step(none, wants_change=False, is_alone=True, salt=0).is_finite
@@ -466,8 +416,8 @@ def root(outputs, labels):
 
 
 @pytest.mark.parametrize("create_loss", [contrastive, ratio_of_means, root])
-def test_what_depends_on_the_batch_in_another_way_is_told(loaded, create_loss, caplog):
-    make_step(loaded(create_loss), next(batches()))
+def test_what_depends_on_the_batch_in_another_way_is_told(create_loss, caplog):
+    make_step(loaded_with(create_loss), next(batches()))
     assert "(sum, weight)" in caplog.text
 
 
@@ -480,12 +430,12 @@ def test_what_depends_on_the_batch_in_another_way_is_told(loaded, create_loss, c
         (lambda o, y: [], r"Received: list"),
     ],
 )
-def test_a_pair_is_a_sum_and_a_number(loaded, create_loss, message):
+def test_a_pair_is_a_sum_and_a_number(create_loss, message):
     with pytest.raises(UserCodeError, match=message):
-        make_step(loaded(create_loss), next(batches()))
+        make_step(loaded_with(create_loss), next(batches()))
 
 
-def test_a_loss_with_other_terms_later_is_refused(loaded):
+def test_a_loss_with_other_terms_later_is_refused():
     calls = []
 
     def create_loss(outputs, labels):
@@ -493,7 +443,7 @@ def test_a_loss_with_other_terms_later_is_refused(loaded):
         loss = cross_entropy()(outputs, labels)
         return loss if len(calls) < 20 else loss + masked_mean(outputs, labels)
 
-    step = make_step(loaded(create_loss), next(batches()))
+    step = make_step(loaded_with(create_loss), next(batches()))
     calls.extend([None] * 20)
     with pytest.raises(UserCodeError, match="2 means"):
         step.step(next(batches()), wants_change=False, is_alone=True, salt=0)

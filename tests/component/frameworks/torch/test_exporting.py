@@ -29,16 +29,22 @@ def onnx_outputs(path, arrays):
     return ReferenceEvaluator(model).run(None, dict(zip(names, arrays, strict=True)))
 
 
+def assert_exported(folder, features, outputs, key=None):
+    """Compare what both programs make of features with the outputs of the module."""
+    ours, arrays = outputs.detach(), [value.numpy() for value in features.values()]
+    program = torch.export.load(folder / "model.pt2").module()
+    by_program = program(features) if key is None else program(**features)[key]
+    torch.testing.assert_close(by_program, ours, rtol=1e-5, atol=1e-5)
+    by_onnx, *_ = onnx_outputs(folder / "model.onnx", arrays)
+    np.testing.assert_allclose(by_onnx, ours.numpy(), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("batch_norm", ["own", "synchronized"])
 def test_an_exported_model_runs_without_its_code(run, tmp_path, batch_norm):
     done = run("train", SHORT, "params.batch_norm=True", f"train.batch_norm={batch_norm}", *FORMATS)
     features = {"x": torch.randn(7, 4)}
-    ours = done.step.model.runner.module(features).detach()
-    program = torch.export.load(tmp_path / "job-out" / "model.pt2").module()
-    torch.testing.assert_close(program(features), ours, rtol=1e-5, atol=1e-5)
-    (outputs,) = onnx_outputs(tmp_path / "job-out" / "model.onnx", [features["x"].numpy()])
-    np.testing.assert_allclose(outputs, ours.numpy(), rtol=1e-5, atol=1e-5)
+    assert_exported(tmp_path / "job-out", features, done.step.model.runner.module(features))
     assert not [path for path in (tmp_path / "job-out").iterdir() if ".data" in path.name]
 
 
@@ -46,12 +52,8 @@ def test_features_that_go_by_keyword_do_so_in_a_program(run, tmp_path):
     data = "data=dataset:torch_styles.texts"
     done = run("train", "model_def=torch_styles.Classifier", data, SHORT, *FORMATS)
     words = {"input_ids": torch.arange(35).reshape(7, 5) % 20, "attention_mask": torch.ones(7, 5)}
-    ours = done.step.model.runner.module(**words).logits.detach()
-    program = torch.export.load(tmp_path / "job-out" / "model.pt2").module()
-    torch.testing.assert_close(program(**words)["logits"], ours, rtol=1e-5, atol=1e-5)
-    arrays = [value.numpy() for value in words.values()]
-    outputs = onnx_outputs(tmp_path / "job-out" / "model.onnx", arrays)
-    np.testing.assert_allclose(outputs[0], ours.numpy(), rtol=1e-5, atol=1e-5)
+    logits = done.step.model.runner.module(**words).logits
+    assert_exported(tmp_path / "job-out", words, logits, "logits")
 
 
 def test_large_models_have_a_file_of_weights_beside_them(run, tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """Modules of Lightning: their steps are run, and what only its trainer would do is refused."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -21,14 +20,14 @@ if LATER:
     from edl_horovod.frameworks.torch.model import TorchEvaluation
     from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
     from edl_horovod.frameworks.torch.running import ModuleRunner
-    from tests.component.frameworks.torch.rings import assert_state, losses_of, steps_of_ring
-    from tests.torch_ring import (
-        CPU,
-        batches_of_sines,
-        make_step,
-        state_of,
-        train_in_ring,
+    from tests.component.frameworks.torch.rings import (
+        assert_state,
+        losses_of,
+        share,
+        steps_of_ring,
+        train_shares,
     )
+    from tests.torch_ring import CPU, batches_of_sines, make_step
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, STEPS, STEPS_PER_EPOCH = 12, 9, 4
@@ -75,30 +74,17 @@ def batches(num_steps=STEPS):
         yield Batch(batch.features["x"], batch.labels, BATCH)
 
 
-def share(batch, rank, size):
-    return Batch(batch.features[rank::size], batch.labels[rank::size], BATCH // size)
-
-
 def loaded_with(kind):
     loaded = load_spec(ZOO, "torch_lightning", params={}, plain_models=PLAIN_MODELS)
     return with_methods(loaded, create_model=kind)
 
 
-@pytest.fixture
-def in_ring():
-    """Train a class in a ring; gives the state of its ranks, which is one, and what steps gave."""
-
-    def train(kind, size=1, options=NO_OPTIONS):
-        steps = steps_of_ring(loaded_with(kind), EXAMPLE, size, options=options)
-        for step in steps:
-            step.callbacks(num_epochs=3, steps_per_epoch=STEPS_PER_EPOCH, per_step=False)
-        sums = train_in_ring(steps, lambda rank: [share(batch, rank, size) for batch in batches()])
-        states = [state_of(step) for step in steps]
-        for state in states[1:]:
-            assert_state(state, states[0], rtol=0, atol=0)
-        return states[0], sums[0]
-
-    return train
+def in_ring(kind, size=1, options=NO_OPTIONS):
+    """Train a class in a ring; returns the state of its ranks, and what steps gave."""
+    steps = steps_of_ring(loaded_with(kind), EXAMPLE, size, options=options)
+    for step in steps:
+        step.callbacks(num_epochs=3, steps_per_epoch=STEPS_PER_EPOCH, per_step=False)
+    return train_shares(steps, list(batches()))
 
 
 def by_hand(kind):
@@ -173,7 +159,7 @@ if LATER:
 
 @pytest.mark.parametrize("options", [NO_OPTIONS, StepOptions(sums_batch_norm=True)])
 @pytest.mark.parametrize("size", [1, 2])
-def test_layers_that_a_module_puts_into_evaluation_mode_stay_there(in_ring, size, options):
+def test_layers_that_a_module_puts_into_evaluation_mode_stay_there(size, options):
     assert_trains_as_by_hand(in_ring(FrozenBackbone, size, options), FrozenBackbone)
 
 
@@ -197,7 +183,7 @@ if LATER:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_mean_over_parameters_is_no_divisor_of_the_batch(in_ring, size):
+def test_a_mean_over_parameters_is_no_divisor_of_the_batch(size):
     options = StepOptions(num_parts=2)
     assert_trains_as_by_hand(in_ring(Penalised, size, options), Penalised)
 
@@ -236,7 +222,7 @@ if LATER:
 @pytest.mark.parametrize(
     "kind", [later("NoNorm"), later("Numbered"), later("Masked"), later("Rare")]
 )
-def test_a_training_step_trains_as_in_a_loop(in_ring, kind, size):
+def test_a_training_step_trains_as_in_a_loop(kind, size):
     state, sums = in_ring(kind, size)
     losses = assert_trains_as_by_hand((state, sums), kind)
     if kind is Masked:
@@ -249,7 +235,7 @@ def test_a_training_step_trains_as_in_a_loop(in_ring, kind, size):
 
 
 @pytest.mark.parametrize(("size", "sums"), [(1, False), (1, True), (2, True), (3, True)])
-def test_the_statistics_of_a_module_are_those_of_a_loop(in_ring, size, sums):
+def test_the_statistics_of_a_module_are_those_of_a_loop(size, sums):
     state, _ = in_ring(Regression, size, StepOptions(sums_batch_norm=sums))
     module, _ = by_hand(Regression)
     assert_state(state, module, rtol=1e-4, atol=1e-6)
@@ -297,7 +283,7 @@ def two(self):
     return [torch.optim.SGD(layer.parameters(), 0.1) for layer in (self.layers[0], self.layers[2])]
 
 
-def test_a_log_of_the_users_own_stays_what_it_is(in_ring):
+def test_a_log_of_the_users_own_stays_what_it_is():
     seen = []
     _, sums = in_ring(changed(log=lambda self, name, value: seen.append(name)))
     assert set(seen) == {"train_loss"}
@@ -325,19 +311,19 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("methods", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_a_ring_does_not_do_is_refused(in_ring, methods, message):
+def test_what_a_ring_does_not_do_is_refused(methods, message):
     with pytest.raises(UserCodeError, match=message):
         in_ring(changed(**methods))
 
 
-def test_settings_that_do_not_reach_a_training_step_are_refused(in_ring):
+def test_settings_that_do_not_reach_a_training_step_are_refused():
     with pytest.raises(UserCodeError, match="class_weight"):
         in_ring(Regression, options=StepOptions(class_weight=[1.0, 2.0]))
     with pytest.raises(UserCodeError, match=r"train\.compile"):
         in_ring(Regression, options=StepOptions(compiles=True))
 
 
-def test_a_module_trains_validates_goes_on_and_predicts(run, tmp_path):
+def test_a_module_trains_validates_goes_on_and_predicts(run, use_trained):
     data = "data=dataset:torch_modules.Points"
     held_out = "data=dataset:torch_modules.held_out"
     settings = ("model_def=torch_lightning", data, f"validation_{held_out}", "train.epochs=20")
@@ -347,22 +333,14 @@ def test_a_module_trains_validates_goes_on_and_predicts(run, tmp_path):
     assert sorted(done.result.metrics) == ["error", "loss"]
     run("train", *settings, until=37)
     second = run("train", *settings, "resume=must")
-    assert second.losses == pytest.approx({n: done.losses[n] for n in range(38, 81)}, rel=1e-5)
-    trained = f"trained_model={tmp_path}/job-out"
-    evaluated = run("evaluate", trained, held_out, job="e").result.metrics
-    assert evaluated == pytest.approx(done.result.metrics)
-    run("predict", trained, held_out, f"output={tmp_path}/p.recordio", job="p")
-    schema = json.loads((tmp_path / "p.recordio.schema.json").read_text())
-    assert "y" in schema["features"]
+    assert second.losses == pytest.approx(done.losses_after(37), rel=1e-5)
+    _, features = use_trained(done, held_out)
+    assert "y" in features
 
 
-def test_a_module_without_a_validation_step_is_told_what_to_write(run, tmp_path):
-    zoo = tmp_path / "zoo"
-    zoo.mkdir()
+def test_a_module_without_a_validation_step_is_told_what_to_write(run, write_zoo):
     text = Path(ZOO, "torch_lightning.py").read_text().replace("validation_step", "another_step")
-    (zoo / "torch_lightning.py").write_text(text)
-    (zoo / "torch_modules.py").write_text(Path(ZOO, "torch_modules.py").read_text())
+    zoo = write_zoo(torch_lightning=text, torch_modules=Path(ZOO, "torch_modules.py").read_text())
     data = "data=dataset:torch_modules.Points"
-    settings = (f"model_zoo={zoo}", "model_def=torch_lightning", data)
     with pytest.raises(UserCodeError, match="validation_step"):
-        run("train", *settings, f"validation_{data}")
+        run("train", zoo, "model_def=torch_lightning", data, f"validation_{data}")

@@ -1,7 +1,6 @@
 """Local rounds of PyTorch models: types of weights, schedules, phases and outer optimizers."""
 
-from dataclasses import dataclass
-from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,22 +16,16 @@ from tests.specs import with_methods
 if LATER:
     import torch
 
-    from edl_horovod.frameworks.torch.framework import TorchFramework
+    from tests.component.frameworks.torch import rings
+    from tests.torch_alone import FRAMEWORK
 
-ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, REPLICAS, STEPS = 8, 2, 3
 
 
-class NoReducer:
-    def __init__(self, *arguments):
-        pass
-
-
-@dataclass(frozen=True)
 class Round:
     """The examples of a round of two replicas, the same for both."""
 
-    batches: "Lanes"
+    batches = SimpleNamespace(lanes=range(REPLICAS))
 
     def steps_of(self, lane):
         random = torch.Generator().manual_seed(lane)
@@ -43,24 +36,18 @@ class Round:
             )
 
 
-class Lanes:
-    lanes = range(REPLICAS)
-
-
 def make_rounds(model_def="torch_curve", *, settings=None, **methods):
-    framework = TorchFramework(None, None, NoReducer)
-    framework.begin(slot=0, seed=4)
-    loaded = load_spec(ZOO, model_def, params={}, plain_models=framework.plain_models)
+    FRAMEWORK.begin(slot=0, seed=4)
+    loaded = load_spec(rings.ZOO, model_def, params={}, plain_models=FRAMEWORK.plain_models)
     local = LocalConfig(steps=STEPS, replicas=REPLICAS, **(settings or {}))
     job = training(BATCH, {"local": local})
-    example = next(Round(Lanes()).steps_of(0))
-    step = framework.step(with_methods(loaded, **methods), example, job)
+    example = next(Round().steps_of(0))
+    step = FRAMEWORK.step(with_methods(loaded, **methods), example, job)
     return LocalRounds(step, None, local)
 
 
 def run(rounds, number):
-    batch = Batch(Round(Lanes()), None, 0)
-    return [rounds.step(batch, wants_change=False, is_alone=True, salt=0) for _ in range(number)]
+    return [rings.run(rounds, Batch(Round(), None, 0)) for _ in range(number)]
 
 
 @pytest.mark.parametrize("method", ["average", "diloco"])
@@ -94,13 +81,8 @@ def test_a_schedule_counts_the_local_steps_of_all_rounds(inner_state):
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
         return optimizer, {"scheduler": schedule, "interval": "step"}
 
-    rounds = make_rounds(
-        settings={"inner_state": inner_state},
-        create_optimizer=lambda model: {
-            "optimizer": (parts := create_optimizer(model))[0],
-            "lr_scheduler": parts[1],
-        },
-    )
+    settings = {"inner_state": inner_state}
+    rounds = make_rounds(settings=settings, create_optimizer=create_optimizer)
     run(rounds, 2)
     (group,) = rounds._step.optimizer.param_groups
     assert group["lr"] == pytest.approx(0.1 * 0.5 ** (2 * STEPS))
@@ -120,10 +102,7 @@ def test_infinite_values_that_no_step_changes_stay_as_they_are():
     def create_optimizer(model):
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": plateau, "monitor": "loss"},
-        }
+        return optimizer, {"scheduler": plateau, "monitor": "loss"}
 
     rounds = make_rounds(create_model=Masked, create_optimizer=create_optimizer)
     losses = [sums.loss for sums in run(rounds, 3)]
@@ -141,12 +120,10 @@ def test_phases_train_in_rounds_and_report_their_losses():
 
 
 def test_an_outer_optimizer_of_the_user_applies_the_mean_change():
-    plain, ours = (
-        make_rounds(),
-        make_rounds(
-            settings={"method": "diloco"},
-            create_outer_optimizer=lambda model: torch.optim.SGD(model.parameters(), 0.5),
-        ),
+    plain = make_rounds()
+    ours = make_rounds(
+        settings={"method": "diloco"},
+        create_outer_optimizer=lambda model: torch.optim.SGD(model.parameters(), 0.5),
     )
     start = {name: np.array(part.numpy()) for name, part in plain.model_variables.items()}
     run(plain, 1)

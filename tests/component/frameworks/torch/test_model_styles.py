@@ -1,6 +1,5 @@
 """Modules that are called, and that return things, as other libraries have it."""
 
-import json
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +22,16 @@ if LATER:
     from edl_horovod.frameworks.torch.model import TorchEvaluation
     from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
     from edl_horovod.frameworks.torch.running import ModuleRunner
-    from edl_horovod.frameworks.torch.structures import map_leaves
     from tests.component.frameworks.torch.rings import (
         assert_state,
         loop,
         losses_of,
+        share,
         steps_of_ring,
+        tiny,
+        train_shares,
     )
-    from tests.torch_ring import CPU, state_of, train_in_ring
+    from tests.torch_ring import CPU
     from tests.zoo import torch_styles
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
@@ -44,31 +45,17 @@ def load(symbol, **params):
 
 def with_parts(module, loss, metrics=dict):
     """A spec of a module and functions; its optimizer is Adam."""
-    loaded = load_spec(ZOO, "torch_tiny", params={})
-    return with_methods(loaded, create_model=module, create_loss=loss, create_metrics=metrics)
+    return tiny(create_model=module, create_loss=loss, create_metrics=metrics)
 
 
 def squares(outputs, labels):
     return nn.functional.mse_loss(outputs, labels)
 
 
-def share(batch, rank, size):
-    """A rank's examples of a batch."""
-    features, labels = (
-        map_leaves(lambda tensor: tensor[rank::size], part)
-        for part in (batch.features, batch.labels)
-    )
-    return Batch(features, labels, len(range(rank, batch.num_examples, size)))
-
-
 def in_ring(loaded, data, size, options=NO_OPTIONS):
     """The state after some steps, the same on all ranks, and what the steps gave."""
     steps = steps_of_ring(loaded, share(data[0], 0, BATCH // 2), size, options=options)
-    sums = train_in_ring(steps, lambda rank: [share(batch, rank, size) for batch in data])
-    states = [state_of(step) for step in steps]
-    for state in states[1:]:
-        assert_state(state, states[0], rtol=0, atol=0)
-    return states[0], sums[0]
+    return train_shares(steps, data)
 
 
 def assert_same(state, sums, module, losses):
@@ -114,11 +101,6 @@ def test_labels_among_the_features_are_handed_to_forward(size):
     )
 
 
-def test_a_loss_of_outputs_that_is_a_sum_is_refused():
-    with pytest.raises(UserCodeError, match="the sum"):
-        in_ring(load("Classifier", reduction="sum"), list(texts()), 1)
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_labels_that_a_loss_of_outputs_leaves_out_are_not_counted(size):
     data = list(texts())
@@ -138,13 +120,6 @@ def test_an_evaluation_does_not_count_labels_that_a_loss_of_outputs_leaves_out()
     assert evaluation.values(sums)["loss"] == pytest.approx(loss.item(), rel=1e-6)
 
 
-def test_settings_that_a_loss_of_outputs_does_not_bear_are_refused():
-    with pytest.raises(UserCodeError, match=r"train\.compile"):
-        in_ring(load("Classifier"), list(texts()), 1, StepOptions(compiles=True))
-    with pytest.raises(UserCodeError, match="class_weight"):
-        in_ring(load("Classifier"), list(texts()), 1, StepOptions(class_weight=[1.0, 2.0]))
-
-
 if LATER:
 
     class NoLoss(torch_styles.Classifier):
@@ -152,10 +127,28 @@ if LATER:
             return super().forward(input_ids, attention_mask)
 
 
-def test_a_module_that_takes_labels_and_returns_no_loss_is_told():
-    loaded = with_methods(load("Classifier"), create_model=NoLoss)
-    with pytest.raises(UserCodeError, match="lacks loss"):
-        in_ring(loaded, list(texts()), 1)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (StepOptions(compiles=True), r"train\.compile"),
+        (StepOptions(class_weight=[1.0, 2.0]), "class_weight"),
+    ],
+)
+def test_settings_that_a_loss_of_outputs_does_not_bear_are_refused(options, message):
+    with pytest.raises(UserCodeError, match=message):
+        in_ring(load("Classifier"), list(texts()), 1, options)
+
+
+@pytest.mark.parametrize(
+    ("load_classifier", "message"),
+    [
+        (lambda: load("Classifier", reduction="sum"), "the sum"),
+        (lambda: with_methods(load("Classifier"), create_model=NoLoss), "lacks loss"),
+    ],
+)
+def test_a_loss_of_outputs_that_is_a_sum_or_missing_is_refused(load_classifier, message):
+    with pytest.raises(UserCodeError, match=message):
+        in_ring(load_classifier(), list(texts()), 1)
 
 
 Named = namedtuple("Named", ["logits", "more"])
@@ -280,55 +273,33 @@ def test_a_module_without_labels_trains_as_in_a_loop(size):
 
 
 @pytest.mark.parametrize("processes", [0, 1])
-def test_data_without_labels_train_evaluate_and_predict(run, tmp_path, processes):
+def test_data_without_labels_train_evaluate_and_predict(run, use_trained, processes):
     data = "data=dataset:torch_styles.points"
-    done = run(
-        "train",
-        "model_def=torch_styles.Autoencoder",
-        data,
-        "validation_" + data,
-        "train.epochs=3",
-        f"data_plan.processes={processes}",
-    )
+    settings = (f"validation_{data}", "train.epochs=3", f"data_plan.processes={processes}")
+    done = run("train", "model_def=torch_styles.Autoencoder", data, *settings)
     assert done.losses[12] < done.losses[1]
-    trained = f"trained_model={tmp_path}/job-out"
-    evaluated = run("evaluate", trained, data, job="e").result.metrics
-    assert evaluated == pytest.approx(done.result.metrics)
-    assert sorted(evaluated) == ["furthest", "loss"]
-    run("predict", trained, data, f"output={tmp_path}/p.recordio", job="p")
-    schema = json.loads((tmp_path / "p.recordio.schema.json").read_text())
-    assert schema["features"].keys() >= {"code", "values"}
+    evaluated, features = use_trained(done, data)
+    assert sorted(evaluated.metrics) == ["furthest", "loss"]
+    assert features.keys() >= {"code", "values"}
 
 
-def test_the_example_of_the_page_trains_evaluates_and_predicts(run, tmp_path):
+def test_the_example_of_the_page_trains_evaluates_and_predicts(
+    run, use_trained, write_zoo, tmp_path
+):
     page = Path(ZOO).parents[1] / "docs" / "reference" / "pytorch.md"
     code = (
         page.read_text().partition("It is `classifier.py`:\n\n```python\n")[2].partition("```")[0]
     )
-    zoo = tmp_path / "zoo"
-    zoo.mkdir()
-    (zoo / "classifier.py").write_text(code)
     random = np.random.default_rng(5)
     labels = np.arange(96) % 3
     words = np.where(random.random((96, 6)) < 0.3, 0, 1 + 30 * labels[:, None])
     np.savez(tmp_path / "words.npz", input_ids=words, labels=labels)
     data = f"data={tmp_path}/words.npz"
-    done = run(
-        "train",
-        f"model_zoo={zoo}",
-        "model_def=classifier.Classifier",
-        data,
-        f"validation_{data}",
-        "train.epochs=8",
-    )
+    module = (write_zoo(classifier=code), "model_def=classifier.Classifier")
+    done = run("train", *module, data, f"validation_{data}", "train.epochs=8")
     assert done.result.metrics["accuracy"] > 0.9
-    trained = f"trained_model={tmp_path}/job-out"
-    assert run("evaluate", trained, data, job="e").result.metrics == pytest.approx(
-        done.result.metrics
-    )
-    run("predict", trained, data, f"output={tmp_path}/p.recordio", job="p")
-    schema = json.loads((tmp_path / "p.recordio.schema.json").read_text())
-    assert schema["features"]["logits"]["shape"] == [3]
+    _, features = use_trained(done, data)
+    assert features["logits"]["shape"] == [3]
 
 
 def bags(num_words=20, longest=4):

@@ -2,17 +2,14 @@
 
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import StepOptions
-from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from tests.later import LATER, later
-from tests.specs import with_methods
 
 if LATER:
     import torch
@@ -20,14 +17,11 @@ if LATER:
     from torch.optim import lr_scheduler as schedulers
 
     from edl_horovod.frameworks.torch.running import ComputeOptions
-    from tests.component.frameworks.torch.rings import assert_state
-    from tests.torch_ring import batches_of_sines, make_step, state_of
+    from tests.component.frameworks.torch import rings
+    from tests.component.frameworks.torch.rings import EXAMPLE, assert_state, run, tiny
+    from tests.torch_ring import make_step, state_of
 
-ZOO = str(Path(__file__).parents[3] / "zoo")
-BATCH, STEPS = 12, 12
-if LATER:
-    EXAMPLE = Batch({"x": torch.ones(2, 4)}, torch.ones(2, 1), 2)
-
+STEPS = 12
 MAKERS = {
     "adadelta": lambda p: torch.optim.Adadelta(p, 0.5),
     "adafactor": lambda p: torch.optim.Adafactor(p, 0.05),
@@ -55,18 +49,35 @@ SCHEDULES = {
 
 
 def batches(num_steps=STEPS):
-    return batches_of_sines(num_steps, BATCH)
+    return rings.batches(num_steps)
 
 
 def load(create_optimizer):
-    loaded = load_spec(ZOO, "torch_tiny", params={})
-    return with_methods(loaded, create_optimizer=create_optimizer)
+    return tiny(create_optimizer=create_optimizer)
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), 0.1)
+
+
+def scheduled(schedule, *, momentum=0.0, **settings):
+    """Plain SGD with a schedule by the step."""
+
+    def create_optimizer(model):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum)
+        return optimizer, {"scheduler": schedule(optimizer), "interval": "step", **settings}
+
+    return create_optimizer
+
+
+def with_sparse_gradients(kind="sgd"):
+    return load_spec(rings.ZOO, "torch_sparse", params={"kind": kind})
 
 
 def by_us(loaded, data=None, **settings):
     step = make_step(loaded, EXAMPLE, **settings)
     for batch in batches() if data is None else data:
-        step.step(batch, wants_change=False, is_alone=True, salt=0)
+        run(step, batch)
     return step
 
 
@@ -98,7 +109,7 @@ def goes_on_elsewhere(loaded, num_before):
     for name, variable in reversed(second.variables.items()):
         variable.assign(first.variables[name].numpy())
     for batch in itertools.islice(batches(), num_before, None):
-        second.step(batch, wants_change=False, is_alone=True, salt=0)
+        run(second, batch)
     return second
 
 
@@ -114,19 +125,9 @@ def test_every_optimizer_makes_the_steps_of_a_loop_of_ones_own(maker):
     assert_same_weights(by_us(loaded), by_hand(loaded), rtol=2e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
-@pytest.mark.parametrize("num_before", [0, 1, 7])
-def test_what_an_optimizer_keeps_goes_on_elsewhere(maker, num_before):
-    assert_goes_on_elsewhere(load(lambda model: maker(model.parameters())), num_before)
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_a_schedule_by_the_step_does_what_it_does_elsewhere_and_goes_on(schedule):
-    def create_optimizer(model):
-        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.5)
-        return optimizer, {"scheduler": schedule(optimizer), "interval": "step"}
-
-    loaded = load(create_optimizer)
+    loaded = load(scheduled(schedule, momentum=0.5))
     assert_same_weights(by_us(loaded), by_hand(loaded), rtol=2e-5, atol=1e-6)
     assert_goes_on_elsewhere(loaded, 5)
 
@@ -138,24 +139,26 @@ SPARSE = ["adagrad", "momentum", "sgd", "sparse adam"]
 @pytest.mark.parametrize("scales_loss", [False, True])
 @pytest.mark.parametrize("kind", SPARSE)
 def test_sparse_gradients_are_those_of_a_loop_of_ones_own(kind, scales_loss):
-    loaded = load_spec(ZOO, "torch_sparse", params={"kind": kind})
+    loaded = with_sparse_gradients(kind)
     step = by_us(loaded, options=StepOptions(scales_loss=scales_loss))
     assert_same_weights(step, by_hand(loaded), rtol=2e-5, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # Adagrad's own.
-@pytest.mark.parametrize("kind", SPARSE)
+@pytest.mark.parametrize("kind", [*MAKERS, *(f"sparse {kind}" for kind in SPARSE)])
 @pytest.mark.parametrize("num_before", [0, 1, 7])
-def test_what_is_kept_of_sparse_gradients_goes_on_elsewhere(kind, num_before):
-    loaded = load_spec(ZOO, "torch_sparse", params={"kind": kind})
+def test_what_an_optimizer_keeps_goes_on_elsewhere(kind, num_before):
+    if kind in MAKERS:
+        loaded = load(lambda model: MAKERS[kind](model.parameters()))
+    else:
+        loaded = with_sparse_gradients(kind.removeprefix("sparse "))
     assert_goes_on_elsewhere(loaded, num_before)
 
 
 @pytest.mark.parametrize("bound", [{"clip_norm": 0.3}, {"clip_value": 0.1}])
 def test_sparse_gradients_are_not_bounded(bound):
-    loaded = load_spec(ZOO, "torch_sparse", params={})
     with pytest.raises(UserCodeError, match=r"bags\.weight"):
-        make_step(loaded, EXAMPLE, options=StepOptions(**bound))
+        make_step(with_sparse_gradients(), EXAMPLE, options=StepOptions(**bound))
 
 
 FORMS = {
@@ -177,7 +180,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_an_optimizer_and_its_scheduler_are_taken_in_every_form_of_lightning(form):
     def create_optimizer(model):
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        optimizer = sgd(model)
         return form(optimizer, schedulers.ExponentialLR(optimizer, 0.5))
 
     step = by_us(load(create_optimizer), batches(3))
@@ -264,7 +267,7 @@ def test_parameter_groups_keep_their_settings():
     ids=["norm", "value", "parts"],
 )
 def test_shaped_gradients_are_those_of_a_loop_of_ones_own(options, change):
-    loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1))
+    loaded = load(sgd)
     ours = by_us(loaded, options=options)
     assert_same_weights(ours, by_hand(loaded, change=change), rtol=2e-5, atol=1e-6)
 
@@ -275,7 +278,7 @@ def test_shaped_gradients_are_those_of_a_loop_of_ones_own(options, change):
     ids=["bf16", "fp16"],
 )
 def test_autocast_trains_as_elsewhere(dtype, tolerance):
-    loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1))
+    loaded = load(sgd)
     compute = ComputeOptions(torch.device("cpu"), dtype)
     options = StepOptions(scales_loss=dtype is torch.float16)
     ours = by_us(loaded, compute=compute, options=options)
@@ -289,7 +292,7 @@ def test_a_multiplied_learning_rate_is_one_for_the_optimizer_alone():
     step = make_step(loaded, EXAMPLE)
     step.scale_learning_rate(3.0)
     for batch in batches():
-        step.step(batch, wants_change=False, is_alone=True, salt=0)
+        run(step, batch)
     assert_same_weights(step, by_hand(tripled), rtol=2e-5, atol=1e-6)
     assert step.optimizer.param_groups[0]["lr"] == 0.02
 
@@ -328,22 +331,11 @@ def two(model):
 
 
 def frozen(model):
-    model.requires_grad_(False)
-    return torch.optim.SGD(model.parameters(), 0.1)
+    return sgd(model.requires_grad_(False))
 
 
-def plateau_by_the_step(model):
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    scheduler = schedulers.ReduceLROnPlateau(optimizer)
-    return optimizer, {"scheduler": scheduler, "interval": "step"}
-
-
-def halving(settings):
-    def create_optimizer(model):
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        return optimizer, {"scheduler": schedulers.ExponentialLR(optimizer, 0.5), **settings}
-
-    return create_optimizer
+def halving(**settings):
+    return scheduled(lambda optimizer: schedulers.ExponentialLR(optimizer, 0.5), **settings)
 
 
 if LATER:
@@ -410,11 +402,14 @@ SEVERAL = r"several optimizers.*torch.optim.Adam\(\["
         (lambda model: tuple({"optimizer": optimizer} for optimizer in two(model)), SEVERAL),
         (lambda model: {str(n): optimizer for n, optimizer in enumerate(two(model))}, SEVERAL),
         (frozen, "requires_grad"),
-        (plateau_by_the_step, "ReduceLROnPlateau.*interval='step'"),
-        (halving({"frequency": 0}), "'frequency': 0"),
-        (halving({"interval": "batch"}), r"'interval': 'batch'"),
-        (halving({"warmup": 3}), r"'warmup': 3"),
-        (halving({"reduce_on_plateau": True}), r"'reduce_on_plateau': True"),
+        (
+            scheduled(lambda optimizer: schedulers.ReduceLROnPlateau(optimizer)),
+            "ReduceLROnPlateau.*interval='step'",
+        ),
+        (halving(frequency=0), "'frequency': 0"),
+        (halving(interval="batch"), r"'interval': 'batch'"),
+        (halving(warmup=3), r"'warmup': 3"),
+        (halving(reduce_on_plateau=True), r"'reduce_on_plateau': True"),
         (lambda model: torch.optim.LBFGS(model.parameters()), r"LBFGS .*several times.*Adam"),
         (lambda model: Lists(model.parameters(), 0.1), r"Lists .*'history', a list"),
         (lambda model: Lookahead(torch.optim.Adam(model.parameters())), r"Adam in .*'base'"),
@@ -430,7 +425,7 @@ def test_an_optimizer_that_cannot_train_the_model_is_refused(create_optimizer, m
 
 
 def test_a_learning_rate_that_nothing_takes_is_refused():
-    loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1))
+    loaded = load(sgd)
     with pytest.raises(UserCodeError, match=r"learning_rate=0\.5"):
         make_step(loaded, EXAMPLE, learning_rate=0.5)
 
@@ -453,7 +448,7 @@ def test_what_is_kept_is_made_for_one_parameter_after_the_other():
     num_parameters = len(list(step.optimizer.param_groups[0]["params"]))
     counts = watched_steps(step)
     for batch in batches(2):
-        step.step(batch, wants_change=False, is_alone=True, salt=0)
+        run(step, batch)
     assert counts == [1] * num_parameters + [0, num_parameters]
 
 
@@ -462,7 +457,7 @@ def test_a_hooked_optimizer_steps_once_for_all():
     seen = []
     step.optimizer.register_step_post_hook(lambda *_: seen.append(1))
     for batch in batches(2):
-        step.step(batch, wants_change=False, is_alone=True, salt=0)
+        run(step, batch)
     assert len(seen) == 2
 
 

@@ -79,20 +79,18 @@ CASES = {
 
 
 @pytest.fixture
-def train(run, tmp_path):
+def train(run, write_zoo):
     def train_it(kind, *settings, writes=False):
-        zoo = tmp_path / "zoo"
-        zoo.mkdir()
-        (zoo / "net.py").write_text(MODULE.replace("WRITES", str(writes)))
+        zoo = write_zoo(net=MODULE.replace("WRITES", str(writes)))
         data = (f"data={POINTS}", f"validation_data={POINTS}", "train.epochs=2")
         steps = "callbacks.per_step=true"
-        return run("train", f"model_zoo={zoo}", f"model_def=net.{kind}", *data, steps, *settings)
+        return run("train", zoo, f"model_def=net.{kind}", *data, steps, *settings)
 
     return train_it
 
 
 @pytest.mark.parametrize(("kind", "precision", "tolerance"), CASES.values(), ids=CASES)
-def test_they_train_as_in_a_loop_by_hand(train, run, tmp_path, kind, precision, tolerance):
+def test_they_train_as_in_a_loop_by_hand(train, use_trained, kind, precision, tolerance):
     done = train(kind, f"train.precision={precision}")
     module = done.module.train()
     optimizer = torch.optim.SGD(module.parameters(), 0.05)
@@ -105,13 +103,7 @@ def test_they_train_as_in_a_loop_by_hand(train, run, tmp_path, kind, precision, 
     loop(module, optimizer, done.batches.values(), loss_of)
     assert_state(done.state, module, atol=tolerance)
 
-    model = f"trained_model={tmp_path}/job-out"
-    evaluated = run("evaluate", model, f"data={POINTS}", job="evaluation").result.metrics
-    assert evaluated == pytest.approx(
-        done.result.metrics, rel=1e-5 if precision == "float32" else 0.05
-    )
-    output = f"output={tmp_path}/predictions.recordio"
-    assert run("predict", model, f"data={POINTS}", output, job="prediction").result
+    use_trained(done, f"data={POINTS}", rel=1e-5 if precision == "float32" else 0.05)
 
 
 def test_callbacks_may_look_at_a_module_with_complex_and_sparse_buffers(train):

@@ -5,24 +5,16 @@ import pytest
 from edl_horovod.errors import ConfigError, UserCodeError
 
 MODULE = ("model_def=torch_modules.Regression", "data=dataset:torch_modules.Points")
+HELD_OUT = "data=dataset:torch_modules.held_out"
 EPOCHS = "train.epochs=20"
 
 
-def test_a_module_with_a_loss_and_an_optimizer_trains_on_a_data_set(run, tmp_path):
-    done = run("train", *MODULE, "validation_data=dataset:torch_modules.held_out", EPOCHS)
+def test_a_module_with_a_loss_and_an_optimizer_trains_on_a_data_set(run, use_trained):
+    done = run("train", *MODULE, f"validation_{HELD_OUT}", EPOCHS)
     assert done.result.steps == 80
     assert done.losses[80] < 0.05 * done.losses[1]
     assert sorted(done.result.metrics) == ["absolute_error", "loss"]
-    evaluated = run(
-        "evaluate",
-        f"trained_model={tmp_path}/job-out",
-        "data=dataset:torch_modules.held_out",
-        job="e",
-    )
-    assert evaluated.result.metrics == pytest.approx(done.result.metrics)
-    predicted = f"output={tmp_path}/p.recordio"
-    data = "data=dataset:torch_modules.held_out"
-    run("predict", f"trained_model={tmp_path}/job-out", data, predicted, job="p")
+    use_trained(done, HELD_OUT)
 
 
 def test_its_file_need_not_name_the_class_and_its_parameters_are_set(run):
@@ -91,18 +83,14 @@ class Bare(nn.Module):
 
 
 @pytest.fixture
-def bare(run, tmp_path):
+def bare(run, write_zoo):
     """Train a module some lines of which a test writes."""
 
     def train(init="pass", forward="self.layer(x)", data=MODULE[1], change=("", ""), job="job"):
-        zoo = tmp_path / f"{job}-zoo"
-        zoo.mkdir()
         text = BARE.replace("INIT", init).replace("FORWARD", forward).replace(*change)
-        (zoo / "bare.py").write_text(text)
+        zoo = write_zoo(f"{job}-zoo", bare=text)
         data = data.replace("torch_modules", "tests.zoo.torch_modules")
-        return run(
-            "train", f"model_zoo={zoo}", "model_def=bare", *([data] if data else []), job=job
-        )
+        return run("train", zoo, "model_def=bare", *([data] if data else []), job=job)
 
     return train
 

@@ -38,6 +38,11 @@ if LATER:
     )
 
 
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "model.pt"
+
+
 def in_archive(content, version="3"):
     """A file as torch.save writes it, with this pickle in it."""
     stream = io.BytesIO()
@@ -76,19 +81,28 @@ def of_memoised_strings(command):
     return b"\x80\x04" + strings + b"00h\x00h\x01\x93" + text(command) + b"\x85R."
 
 
+def unicode(value):
+    """A text as older protocols have it."""
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
 def of_an_extension(command):
-    return (
-        b"\x80\x02\x82"
-        + bytes([CODE])
-        + b"X"
-        + struct.pack("<I", len(command))
-        + (command.encode() + b"\x85R.")
-    )
+    return b"\x80\x02\x82" + bytes([CODE]) + unicode(command) + b"\x85R."
 
 
 def in_a_persistent_id(command):
-    reduced = b"cposix\nsystem\nX" + struct.pack("<I", len(command)) + command.encode() + b"\x85R"
-    return b"\x80\x02(" + b"X\x07\x00\x00\x00storage" + reduced + b"tQ."
+    reduced = b"cposix\nsystem\n" + unicode(command) + b"\x85R"
+    return b"\x80\x02(" + unicode("storage") + reduced + b"tQ."
+
+
+def by_getattr(command):
+    imported = b"(cbuiltins\n__import__\n(" + unicode("os") + b"tR" + unicode("system")
+    return b"\x80\x02cbuiltins\ngetattr\n" + imported + b"tR(" + unicode(command) + b"tR."
+
+
+def by_a_dotted_name(command):
+    function = text("torch.serialization") + text("os.system") + b"\x93"
+    return b"\x80\x04" + function + text(command) + b"\x85R."
 
 
 def in_a_hook(command):
@@ -106,18 +120,8 @@ HARMFUL = {
     "nested": lambda command: pickle.dumps(
         Call(pickle.loads, pickle.dumps(Call(os.system, command))), 2
     ),
-    "by getattr": lambda command: (
-        b"\x80\x02cbuiltins\ngetattr\n(cbuiltins\n__import__\n(X\x02\x00\x00\x00ostR"
-        b"X\x06\x00\x00\x00systemtR(X" + struct.pack("<I", len(command)) + command.encode() + b"tR."
-    ),
-    "by a dotted name": lambda command: (
-        b"\x80\x04"
-        + text("torch.serialization")
-        + text("os.system")
-        + b"\x93"
-        + text(command)
-        + b"\x85R."
-    ),
+    "by getattr": by_getattr,
+    "by a dotted name": by_a_dotted_name,
     "memoised strings": of_memoised_strings,
     "the opcode INST": lambda command: f"(S{command!r}\nios\nsystem\n.".encode(),
     "a persistent id": in_a_persistent_id,
@@ -140,14 +144,14 @@ def extension():
 
 @pytest.mark.usefixtures("extension")
 @pytest.mark.parametrize("wrap", FORMATS.values(), ids=FORMATS)
-def test_nothing_of_an_extension_runs(wrap, tmp_path):
-    test_nothing_of_a_harmful_file_runs(of_an_extension, wrap, tmp_path)
+def test_nothing_of_an_extension_runs(wrap, file):
+    test_nothing_of_a_harmful_file_runs(of_an_extension, wrap, file)
 
 
 @pytest.mark.parametrize("make", HARMFUL.values(), ids=HARMFUL)
 @pytest.mark.parametrize("wrap", FORMATS.values(), ids=FORMATS)
-def test_nothing_of_a_harmful_file_runs(make, wrap, tmp_path):
-    marker, file = tmp_path / "marker", tmp_path / "model.pt"
+def test_nothing_of_a_harmful_file_runs(make, wrap, file):
+    marker = file.with_name("marker")
     content = make(f"touch {marker}")
     if not content.startswith(b"\x80") and wrap is not in_archive:
         content = b"\x80\x02" + content
@@ -161,16 +165,16 @@ def test_nothing_of_a_harmful_file_runs(make, wrap, tmp_path):
     assert not marker.exists()
 
 
-def test_a_trusted_file_runs(tmp_path):
-    marker, file = tmp_path / "marker", tmp_path / "model.pt"
+def test_a_trusted_file_runs(file):
+    marker = file.with_name("marker")
     file.write_bytes(in_archive(HARMFUL["os.system"](f"touch {marker}")))
     load_pt(file, is_trusted=True)
     assert marker.exists()
 
 
 @pytest.mark.parametrize("is_new", [True, False], ids=["archive", "legacy"])
-def test_layers_of_pytorch_load_as_they_were(is_new, tmp_path):
-    file, layers = tmp_path / "model.pt", LAYERS.eval()
+def test_layers_of_pytorch_load_as_they_were(is_new, file):
+    layers = LAYERS.eval()
     torch.save(layers, file, _use_new_zipfile_serialization=is_new)
     inspected = inspect_pt(file)
     assert inspected.is_legacy is not is_new
@@ -181,15 +185,14 @@ def test_layers_of_pytorch_load_as_they_were(is_new, tmp_path):
 
 
 @pytest.mark.parametrize("protocol", [4, 5])
-def test_a_newer_pickle_loads_only_where_it_is_trusted(protocol, tmp_path):
-    file = tmp_path / "model.pt"
+def test_a_newer_pickle_loads_only_where_it_is_trusted(protocol, file):
     torch.save(nn.Linear(2, 1), file, pickle_protocol=protocol)
     with pytest.raises(UserCodeError, match=f"protocol {protocol}"):
         load_pt(file)
     assert isinstance(load_pt(file, is_trusted=True), nn.Linear)
 
 
-def test_every_layer_of_torch_nn_is_known(tmp_path):
+def test_every_layer_of_torch_nn_is_known(file):
     kinds = [
         kind
         for kind in vars(nn).values()
@@ -199,13 +202,11 @@ def test_every_layer_of_torch_nn_is_known(tmp_path):
     ]
     assert len(kinds) > 140
     named = "".join(f"c{kind.__module__}\n{kind.__qualname__}\n" for kind in kinds)
-    file = tmp_path / "model.pt"
     file.write_bytes(in_archive(b"\x80\x02(" + named.encode() + b"l."))
     assert not unsafe_globals(inspect_pt(file))
 
 
-def test_a_layer_that_this_pytorch_lacks_is_told(tmp_path):
-    file = tmp_path / "model.pt"
+def test_a_layer_that_this_pytorch_lacks_is_told(file):
     file.write_bytes(in_archive(b"\x80\x02ctorch.nn.modules.linear\nQuadratic\n)R."))
     with pytest.raises(UserCodeError, match="such layer"):
         load_pt(file)
@@ -236,8 +237,8 @@ def in_a_tar(pickles, archive):
 
 
 @pytest.mark.parametrize("is_trusted", [False, True], ids=["as it is", "trusted"])
-def test_a_pickle_that_is_a_tar_archive_too_is_not_unpacked(is_trusted, tmp_path):
-    file, victim = tmp_path / "model.pt", tmp_path / "victim"
+def test_a_pickle_that_is_a_tar_archive_too_is_not_unpacked(is_trusted, file):
+    victim = file.with_name("victim")
     victim.touch(0o600)
     stream = io.BytesIO()
     model = Own() if is_trusted else nn.Linear(2, 1)
@@ -251,8 +252,8 @@ def test_a_pickle_that_is_a_tar_archive_too_is_not_unpacked(is_trusted, tmp_path
 
 
 @pytest.mark.parametrize("is_trusted", [False, True], ids=["as it is", "trusted"])
-def test_a_tar_archive_is_refused(is_trusted, tmp_path):
-    file, victim = tmp_path / "model.pt", tmp_path / "victim"
+def test_a_tar_archive_is_refused(is_trusted, file):
+    victim = file.with_name("victim")
     victim.touch(0o600)
     file.write_bytes(of_a_tar_with_a_link(victim))
     with pytest.raises(UserCodeError, match=r"torch\.save"):
@@ -260,8 +261,8 @@ def test_a_tar_archive_is_refused(is_trusted, tmp_path):
     assert victim.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_pickle_before_an_archive_loads_as_it_was_inspected(tmp_path):
-    file, stream, model = tmp_path / "model.pt", io.BytesIO(), nn.Linear(2, 1)
+def test_a_pickle_before_an_archive_loads_as_it_was_inspected(file):
+    stream, model = io.BytesIO(), nn.Linear(2, 1)
     torch.save(model, stream, _use_new_zipfile_serialization=False)
     file.write_bytes(stream.getvalue() + in_archive(of_memoised_strings("touch marker")))
     assert zipfile.is_zipfile(file)
@@ -270,9 +271,8 @@ def test_a_pickle_before_an_archive_loads_as_it_was_inspected(tmp_path):
     assert torch.equal(load_pt(file).weight, model.weight)
 
 
-def test_two_archives_in_one_are_refused(tmp_path):
+def test_two_archives_in_one_are_refused(file):
     """Python reads the last one; PyTorch the first, where the last one's place in itself points."""
-    file = tmp_path / "model.pt"
     first, last = (in_archive(pickle.dumps({name: 1}, 2)) for name in ("one", "two"))
     file.write_bytes(first + last)
     assert torch.load(file) == {"one": 1}
@@ -280,9 +280,8 @@ def test_two_archives_in_one_are_refused(tmp_path):
         inspect_pt(file)
 
 
-def test_a_pickle_that_changes_a_class_does_not_load(tmp_path):
+def test_a_pickle_that_changes_a_class_does_not_load(file):
     """The older format compares sources, and a class may have it write a file where they differ."""
-    file = tmp_path / "model.pt"
     change = b"\x80\x02ccollections\nCounter\n(N}X\x0c\x00\x00\x00dump_patches\x88stb."
     file.write_bytes(as_legacy(change))
     with pytest.raises(UserCodeError, match="be loaded"):
@@ -301,8 +300,8 @@ if LATER:
             return self.line(x)
 
 
-def test_a_class_of_the_user_loads_where_it_is_named(tmp_path):
-    file, code = tmp_path / "model.pt", tmp_path / "net.py"
+def test_a_class_of_the_user_loads_where_it_is_named(file):
+    code = file.with_name("net.py")
     torch.save(Own(), file)
     with pytest.raises(UserCodeError, match=r"run .*Own"):
         load_pt(file)
@@ -323,17 +322,10 @@ def test_a_class_of_the_user_loads_where_it_is_named(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_torchscript_program_is_told_as_one(tmp_path):
-    file = tmp_path / "model.pt"
+def test_a_torchscript_program_is_told_as_one(file):
     torch.jit.save(torch.jit.script(nn.Linear(1, 1)), file)
     with pytest.raises(UserCodeError, match="TorchScript program"):
         load_pt(file)
-
-
-def saved(tmp_path):
-    file = tmp_path / "model.pt"
-    torch.save(LAYERS, file)
-    return file.read_bytes()
 
 
 DAMAGED = {
@@ -357,8 +349,8 @@ def in_other_archive():
 
 
 @pytest.mark.parametrize(("change", "message"), DAMAGED.values(), ids=DAMAGED)
-def test_files_that_are_not_what_they_claim_are_told(change, message, tmp_path):
-    file = tmp_path / "damaged.pt"
-    file.write_bytes(change(saved(tmp_path)))
+def test_files_that_are_not_what_they_claim_are_told(change, message, file):
+    torch.save(LAYERS, file)
+    file.write_bytes(change(file.read_bytes()))
     with pytest.raises(UserCodeError, match=message):
         file_models.spec_of(FileModel(name="x", definition=file))().create_model()

@@ -12,7 +12,6 @@ from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch
 from tests.jobs import NO_OPTIONS
 from tests.later import LATER, later
-from tests.specs import with_methods
 
 if LATER:
     import torch
@@ -32,13 +31,9 @@ if LATER:
         ring_of,
         run,
         steps_of_ring,
+        tiny,
     )
-    from tests.torch_ring import (
-        make_step,
-        part_of,
-        state_of,
-        train_in_ring,
-    )
+    from tests.torch_ring import make_step, part_of, state_of, train_in_ring
 
 OPTIONS = {
     "plain": NO_OPTIONS,
@@ -76,8 +71,9 @@ def test_statistics_of_batch_norm_are_the_ranks_own_weighted_by_examples():
     def keep(number):
         return number < 9  # 5 examples and 4.
 
-    states, _ = ring_of(2, load(batch_norm=True), data=lambda: batches(1), keep=keep)
-    norm = make_step(load(batch_norm=True), EXAMPLE)
+    loaded = load(batch_norm=True)
+    states, _ = ring_of(2, loaded, data=lambda: batches(1), keep=keep)
+    norm = make_step(loaded, EXAMPLE)
     (batch,) = batches(1)
     means = []
     for rank in range(2):
@@ -115,9 +111,8 @@ def batch_with(label):
     ],
 )
 def test_a_loss_or_a_gradient_that_is_not_finite_changes_nothing(size, label, options):
-    loaded = load(batch_norm=True)
-    if label == 7:
-        loaded = with_methods(loaded, create_loss=no_derivative)
+    methods = {"create_loss": no_derivative} if label == 7 else {}
+    loaded = tiny({"batch_norm": True}, **methods)
     states, sums = ring_of(size, loaded, options=options, data=lambda: [batch_with(label)])
     assert np.isfinite(sums[0][0].loss) == (label == 7)
     assert not sums[0][0].is_finite
@@ -151,8 +146,7 @@ if LATER:
 
 
 def partly():
-    return with_methods(
-        load(),
+    return tiny(
         create_model=Partly,
         create_optimizer=lambda model: torch.optim.AdamW(model.parameters(), 0.1, weight_decay=0.5),
     )
@@ -211,8 +205,7 @@ def test_float16_leaves_a_step_out_whose_gradients_it_cannot_hold():
 
 
 def test_a_gradient_that_no_scale_makes_finite_ends_the_training():
-    loaded = with_methods(load(), create_loss=no_derivative)
-    step = make_step(loaded, EXAMPLE, options=OPTIONS["scaled"])
+    step = make_step(tiny(create_loss=no_derivative), EXAMPLE, options=OPTIONS["scaled"])
     step.variables["loss_scale"].assign([2.0, 0.0])
     first, second = (run(step, batch_with(7)) for _ in range(2))
     assert first.is_finite
@@ -220,9 +213,7 @@ def test_a_gradient_that_no_scale_makes_finite_ends_the_training():
 
 
 def test_a_loss_that_depends_on_no_parameter_is_refused():
-    loaded = with_methods(
-        load(), create_loss=lambda outputs, labels: (outputs.detach() - labels).square()
-    )
+    loaded = tiny(create_loss=lambda outputs, labels: (outputs.detach() - labels).square())
     step = make_step(loaded, EXAMPLE)
     with pytest.raises(UserCodeError, match="no_grad"):
         run(step, next(batches()))
@@ -241,9 +232,6 @@ if LATER:
             if float(features["x"][0, 0]) > 1e3:
                 self.count += 1
             return super().forward(features["x"])
-
-
-if LATER:
 
     class Unfreezing(nn.Module):
         """It unfreezes its first layer by the examples, where no callback could know of it."""
@@ -267,7 +255,7 @@ if LATER:
     ],
 )
 def test_what_changes_only_in_a_later_step_is_refused(create_model, message):
-    step = make_step(with_methods(load(), create_model=create_model), EXAMPLE)
+    step = make_step(tiny(create_model=create_model), EXAMPLE)
     (batch,) = batches(1)
     run(step, batch)
     batch.features["x"][0, 0] = 2e3
@@ -305,7 +293,7 @@ if LATER:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_what_is_written_into_parameters_is_that_of_a_loop_by_hand(size):
-    loaded = with_methods(load(), create_model=Shrinking)
+    loaded = tiny(create_model=Shrinking)
     torch.manual_seed(3)
     module = Shrinking()
     optimizer = torch.optim.Adam(module.parameters(), 0.05)
@@ -349,9 +337,6 @@ if LATER:
                 self.is_begun = True
             return self.layer(x + self.shift)
 
-
-if LATER:
-
     class KeepsState(nn.Linear):
         """It changes an attribute by what this was before."""
 
@@ -363,8 +348,6 @@ if LATER:
             self.value = self.change(self.value, features["x"])
             return super().forward(features["x"]) * (1 + self.value)
 
-
-if LATER:
     Metric = type("Metric", (nn.Module,), {"__module__": "torchmetrics.metric"})
 
     class Accuracy(Metric):
@@ -400,7 +383,7 @@ if LATER:
 
 
 def test_attributes_that_only_note_the_last_pass_are_no_state():
-    step = make_step(with_methods(load(), create_model=Caches), EXAMPLE)
+    step = make_step(tiny(create_model=Caches), EXAMPLE)
     (batch,) = batches(1)
     step.rehearse(batch)
     assert run(step, batch).is_finite
@@ -433,8 +416,7 @@ if LATER:
 @pytest.mark.parametrize("create_model", [later("Spectral"), later("Clamped")])
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_write_that_changes_nothing_at_first_is_that_of_a_loop_by_hand(size, create_model):
-    loaded = with_methods(
-        load(),
+    loaded = tiny(
         create_model=create_model,
         create_optimizer=lambda model: torch.optim.SGD(model.parameters(), 0.3),
     )
@@ -473,8 +455,7 @@ if LATER:
 @pytest.mark.parametrize("keep", [lambda number: True, lambda number: number % 5 < 2])
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_complex_buffers_and_counters_are_those_of_a_loop_by_hand(size, keep):
-    loaded = with_methods(
-        load(),
+    loaded = tiny(
         create_model=Rotating,
         create_optimizer=lambda model: torch.optim.SGD(model.parameters(), 0.1),
     )
@@ -571,7 +552,7 @@ def keeping(first, change):
 )
 def test_state_that_no_ring_can_keep_is_refused(create_model, message):
     with pytest.raises(UserCodeError, match=message):
-        make_step(with_methods(load(), create_model=create_model), EXAMPLE)
+        make_step(tiny(create_model=create_model), EXAMPLE)
 
 
 @pytest.mark.parametrize(
@@ -586,8 +567,8 @@ def test_state_that_no_ring_can_keep_is_refused(create_model, message):
 def test_what_is_no_model_to_train_is_refused(create_model, message):
     # Its optimizer is made of what there is.
     tensor = nn.Parameter(torch.ones(1))
-    loaded = with_methods(
-        load(), create_model=create_model, create_optimizer=lambda: torch.optim.SGD([tensor], 0.1)
+    loaded = tiny(
+        create_model=create_model, create_optimizer=lambda: torch.optim.SGD([tensor], 0.1)
     )
     with pytest.raises(UserCodeError, match=message):
         make_step(loaded, EXAMPLE)
@@ -628,7 +609,7 @@ if LATER:
 
 
 def test_one_example_is_a_step_of_a_plain_loop():
-    loaded = with_methods(load(kind="SGD"), create_model=Pictures)
+    loaded = tiny({"kind": "SGD"}, create_model=Pictures)
     step = make_step(loaded, EXAMPLE)
     module = step.model.runner.module
     plain = copy.deepcopy(module).train()
@@ -689,7 +670,7 @@ def gradients_by_hand(module, batch):
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_hooks_see_and_change_the_gradients_of_a_plain_loop(size):
     """On a ring those of the mean over a rank's own examples, of which each has another number."""
-    loaded = with_methods(load(kind="SGD"), create_model=Hooked)
+    loaded = tiny({"kind": "SGD"}, create_model=Hooked)
     steps = steps_of_ring(loaded, EXAMPLE, size)
     module = Hooked()
     module.load_state_dict(steps[0].model.runner.module.state_dict())

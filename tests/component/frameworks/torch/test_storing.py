@@ -152,7 +152,7 @@ REFUSED = {
 
 
 @pytest.fixture
-def train(run, tmp_path):
+def train(run, write_zoo):
     """Train a case's module for 8 steps, with a checkpoint after the third and the sixth."""
 
     def train_it(case, *settings, **keywords):
@@ -161,19 +161,9 @@ def train(run, tmp_path):
         for place, (part, depth) in parts.items():
             part = textwrap.indent(textwrap.dedent(part).strip(), " " * depth).strip()
             text = text.replace(place, part)
-        zoo = tmp_path / "zoo"
-        zoo.mkdir(exist_ok=True)
-        (zoo / "net.py").write_text(text)
-        return run(
-            "train",
-            f"model_zoo={zoo}",
-            "model_def=net",
-            f"data={POINTS}",
-            "train.epochs=2",
-            "checkpoint.every_steps=3",
-            *settings,
-            **keywords,
-        )
+        module = (write_zoo(net=text), "model_def=net", f"data={POINTS}")
+        steps = ("train.epochs=2", "checkpoint.every_steps=3")
+        return run("train", *module, *steps, *settings, **keywords)
 
     # Sparse rows, and complex numbers of 4 bytes, are called experimental.
     with warnings.catch_warnings():
