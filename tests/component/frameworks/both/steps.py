@@ -92,3 +92,7 @@ def run(step, batch, *, is_alone=True):
 
 def values_of(variables):
     return {name: np.array(variable.numpy()) for name, variable in variables.items()}
+
+
+def trained_values(step):
+    return values_of({name: step.variables[name] for name in step.trained})

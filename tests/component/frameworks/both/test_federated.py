@@ -24,7 +24,7 @@ if LATER:
     import torch
 
     from tests.component.frameworks.both import steps
-    from tests.component.frameworks.both.steps import run
+    from tests.component.frameworks.both.steps import run, trained_values
 
 KERAS, TORCH = later("Keras"), later("Torch")
 FRAMEWORKS = pytest.mark.parametrize("framework", [KERAS, TORCH])
@@ -109,10 +109,6 @@ def yogi(history, *, corrects_eps):
     return total
 
 
-def values_of(step):
-    return steps.values_of({name: step.variables[name] for name in step.trained})
-
-
 def assign(variables, values):
     for name, value in values.items():
         variables[name].assign(value)
@@ -123,7 +119,7 @@ def assign(variables, values):
 def test_an_outer_optimizer_is_that_of_the_paper(framework, rule):
     make = getattr(framework, rule.__name__)
     step = framework.make_step(JOB, create_outer_optimizer=make)
-    start, outer = values_of(step), step.outer_optimizer(1.0, 0.0)
+    start, outer = trained_values(step), step.outer_optimizer(1.0, 0.0)
     random = np.random.default_rng(3)
     history = {name: [] for name in step.trained}
     for _ in range(5):
@@ -134,7 +130,7 @@ def test_an_outer_optimizer_is_that_of_the_paper(framework, rule):
         outer.apply(changes)
         for name, change in changes.items():
             history[name].append(change.astype(np.float64))
-        for name, value in values_of(step).items():
+        for name, value in trained_values(step).items():
             expected = start[name] + rule(history[name], corrects_eps=framework is Torch)
             np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5, err_msg=name)
 
@@ -142,10 +138,10 @@ def test_an_outer_optimizer_is_that_of_the_paper(framework, rule):
 @FRAMEWORKS
 def test_without_one_the_mean_change_is_added(framework):
     step = framework.make_step(JOB)
-    start, outer = values_of(step), step.outer_optimizer(1.0, 0.0)
+    start, outer = trained_values(step), step.outer_optimizer(1.0, 0.0)
     changes = {name: np.full(value.shape, 0.25, np.float32) for name, value in start.items()}
     outer.apply(changes)
-    for name, value in values_of(step).items():
+    for name, value in trained_values(step).items():
         np.testing.assert_allclose(value, start[name] + 0.25, rtol=1e-6, err_msg=name)
 
 
@@ -161,14 +157,14 @@ def test_fedprox_pulls_each_local_step_towards_the_rounds_begin(framework):
     }
 
     for first in (0, 3):
-        start = values_of(step)
+        start = trained_values(step)
         step.begin_round()
         for number in range(first, first + 3):
-            before = values_of(step)
+            before = trained_values(step)
             assign(plain_variables, before)
             for trained in (plain, step):
                 run(trained, batch_of(number, framework))
-            for name, value in values_of(step).items():
+            for name, value in trained_values(step).items():
                 pull = RATE * MU * (before[name] - start[name])
                 expected = plain_variables[name].numpy() - pull
                 np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-7, err_msg=name)

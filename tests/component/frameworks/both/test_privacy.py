@@ -18,6 +18,7 @@ if LATER:
     from torch import nn
 
     from tests.component.frameworks.both import steps
+    from tests.component.frameworks.both.steps import trained_values
 
 KERAS, TORCH = later("Keras"), later("Torch")
 FRAMEWORKS = pytest.mark.parametrize("framework", [KERAS, TORCH])
@@ -89,15 +90,11 @@ def batch_of(framework, x, y, num_records=None):
     return batch if num_records is None else replace(batch, places=lambda: np.arange(num_records))
 
 
-def values_of(step):
-    return steps.values_of({name: step.variables[name] for name in step.trained})
-
-
 def change_of(step, batch):
     """The change of the trained variables in a step, which is undone."""
-    before = values_of(step)
+    before = trained_values(step)
     sums = steps.run(step, batch)
-    changes = {name: value - before[name] for name, value in values_of(step).items()}
+    changes = {name: value - before[name] for name, value in trained_values(step).items()}
     for name, value in before.items():
         step.variables[name].assign(value)
     return changes, sums
@@ -124,7 +121,7 @@ def test_gradients_are_clipped_one_by_one_and_divided_by_the_batch_size(
     framework, count, at_once, parts, monkeypatch
 ):
     plain = framework.make_step(training(BATCH))
-    num_values = sum(value.size for value in values_of(plain).values())
+    num_values = sum(value.size for value in trained_values(plain).values())
     monkeypatch.setattr(privacy, "GRADIENT_BYTES", 4 * num_values * at_once)
     step = framework.make_step(settings(accumulate_steps=parts))
     for name, other in zip(step.trained, plain.trained, strict=True):

@@ -8,7 +8,7 @@ import pytest
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import StepOptions
-from tests.later import LATER
+from tests.later import LATER, later
 
 if LATER:
     import keras
@@ -71,12 +71,6 @@ def test_layers_and_their_files_stay_what_they_are(tmp_path):
     assert_same_weights(model, step.model.keras)
 
 
-def test_parts_of_a_step_are_refused():
-    loaded = loaded_as(lambda: model_of(keras.layers.BatchNormalization(synchronized=True)))
-    with pytest.raises(UserCodeError, match="accumulate_steps=1"):
-        by_us(loaded, data=positions(), options=StepOptions(num_parts=2))
-
-
 if LATER:
 
     class InALoop(keras.layers.Layer):
@@ -98,6 +92,14 @@ if LATER:
             return step[1][:, tf.newaxis] + x
 
 
-def test_a_layer_in_a_loop_is_refused():
-    with pytest.raises(UserCodeError, match=r"normalization.*loop"):
-        by_us(loaded_as(lambda: model_of(InALoop())), data=positions())
+@pytest.mark.parametrize(
+    ("layer", "num_parts", "message"),
+    [
+        (lambda: keras.layers.BatchNormalization(synchronized=True), 2, "accumulate_steps=1"),
+        (later("InALoop"), 1, r"normalization.*loop"),
+    ],
+)
+def test_parts_of_a_step_and_a_layer_in_a_loop_are_refused(layer, num_parts, message):
+    options = StepOptions(num_parts=num_parts)
+    with pytest.raises(UserCodeError, match=message):
+        by_us(loaded_as(lambda: model_of(layer())), data=positions(), options=options)

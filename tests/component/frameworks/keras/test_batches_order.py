@@ -52,13 +52,6 @@ def record(number: int) -> bytes:
     return b"%d" % number + bytes(number % 3)
 
 
-def damage(path: str) -> None:
-    """Change the last byte, which is of the last chunk."""
-    content = bytearray(Path(path).read_bytes())
-    content[-1] ^= 1
-    Path(path).write_bytes(content)
-
-
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "a.recordio"
@@ -93,6 +86,16 @@ def opened(path, request):
 def expected(plan: DataPlan, step: int, lanes: range) -> list[int]:
     epoch, within = divmod(step, plan.steps_per_epoch)
     return plan.order(epoch).records(within, lanes).tolist()
+
+
+@pytest.fixture
+def damaged(path, opened):
+    """The records of the last chunk, whose last byte is changed after the file was opened."""
+    _, plan = opened
+    content = bytearray(Path(path).read_bytes())
+    content[-1] ^= 1
+    Path(path).write_bytes(content)
+    return set(range(plan.block_starts[-1], NUM_RECORDS))
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, LANES])
@@ -165,10 +168,8 @@ def test_one_iterator_goes_from_run_to_run(opened, monkeypatch):
 
 
 @pytest.mark.long
-def test_what_a_former_run_could_not_read_is_not_told_of_the_next(opened, path):
+def test_what_a_former_run_could_not_read_is_not_told_of_the_next(opened, damaged):
     stream, plan = opened
-    damage(path)
-    damaged = set(range(plan.block_starts[-1], NUM_RECORDS))
 
     def is_good(step: int, lanes: range) -> bool:
         return damaged.isdisjoint(expected(plan, step, lanes))
@@ -193,10 +194,8 @@ def test_what_a_former_run_could_not_read_is_not_told_of_the_next(opened, path):
             assert stream.record_ids.tolist() == expected(plan, step, good)
 
 
-def test_what_cannot_be_read_is_not_told_at_a_step_that_has_no_records(opened, path):
+def test_what_cannot_be_read_is_not_told_at_a_step_that_has_no_records(opened, damaged):
     stream, plan = opened
-    damage(path)
-    damaged = set(range(plan.block_starts[-1], NUM_RECORDS))
     lanes, step = next(
         (lanes, step)
         for lanes in (range(lane, lane + 1) for lane in range(LANES))
@@ -210,9 +209,9 @@ def test_what_cannot_be_read_is_not_told_at_a_step_that_has_no_records(opened, p
         stream.next_batch()
 
 
-def test_a_record_that_cannot_be_read_is_named(opened, path):
+@pytest.mark.usefixtures("damaged")
+def test_a_record_that_cannot_be_read_is_named(opened):
     stream, plan = opened
-    damage(path)
     stream.restart(range(LANES), 0, plan.steps_per_epoch)
     with pytest.raises(DataError, match=r"a\.recordio: chunk \d+ "):
         _ = [stream.next_batch() for _ in range(plan.steps_per_epoch)]

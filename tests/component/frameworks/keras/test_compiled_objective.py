@@ -212,15 +212,15 @@ def test_the_learning_rate_of_a_job_reaches_a_compiled_optimizer():
     assert float(step.optimizer.learning_rate) == 0.25
 
 
-def test_parts_of_a_batch_do_not_know_several_divisors():
-    data = taggers.data("two_masks", 8)
-    with pytest.raises(UserCodeError, match=r"accumulate_steps=1"):
-        KerasStep(
-            loaded_with("masked.MaskedSpec", kind="two_masks"),
-            specs_of(data),
-            learning_rate=None,
-            options=StepOptions(num_parts=2),
-        )
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("two_masks", r"accumulate_steps=1"), ("regularized", "different divisors")],
+)
+def test_parts_of_a_batch_do_not_know_several_divisors(kind, message):
+    data = taggers.data(kind, 8)
+    loaded, options = loaded_with("masked.MaskedSpec", kind=kind), StepOptions(num_parts=2)
+    with pytest.raises(UserCodeError, match=message):
+        KerasStep(loaded, specs_of(data), learning_rate=None, options=options)
 
 
 def test_a_weight_that_depends_on_the_outputs_is_refused():

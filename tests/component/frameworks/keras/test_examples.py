@@ -24,7 +24,8 @@ if LATER:
         steps_over,
     )
 
-    WEIGHT = tf.TensorSpec((None,), tf.float32)
+    WITH_WEIGHTS = (*SPEC, tf.TensorSpec((None,), tf.float32))
+    OF_A_DICT = (SPEC[0], {"a": SPEC[1]})
 
 
 @pytest.mark.parametrize("is_one_hot", [False, True])
@@ -40,21 +41,18 @@ def test_weights_by_class_are_those_of_fit(is_one_hot):
 
 
 @pytest.mark.parametrize(
-    ("spec", "says"),
+    ("model_def", "spec", "class_weight", "says"),
     [
-        (later("(*SPEC, WEIGHT)"), "class_weight is set, too"),
-        (later("(SPEC[0], {'a': SPEC[1]})"), "needs one class for each example"),
+        ("own.SpokenFor", later("WITH_WEIGHTS"), [1.0, 2.0], "class_weight is set, too"),
+        ("own.SpokenFor", later("OF_A_DICT"), [1.0, 2.0], "one class for each"),
+        ("fitted", later("WITH_WEIGHTS"), [], r"create_loss .*sample_weight"),
     ],
 )
-def test_weights_by_class_that_mean_nothing_are_refused(spec, says):
-    loaded = loaded_with("own.SpokenFor", kind="bare")
+def test_weights_that_mean_nothing_are_refused(model_def, spec, class_weight, says):
+    loaded = loaded_with(model_def, **({"kind": "bare"} if class_weight else {}))
+    options = StepOptions(class_weight=class_weight)
     with pytest.raises(UserCodeError, match=says):
-        KerasStep(loaded, spec, learning_rate=None, options=StepOptions(class_weight=[1.0, 2.0]))
-
-
-def test_a_loss_that_takes_no_weights_is_refused():
-    with pytest.raises(UserCodeError, match=r"create_loss .*sample_weight"):
-        KerasStep(loaded_with("fitted"), (*SPEC, WEIGHT), learning_rate=None)
+        KerasStep(loaded, spec, learning_rate=None, options=options)
 
 
 def test_a_loss_of_the_spec_is_given_the_weights():

@@ -158,6 +158,10 @@ def write_text(path, text):
     return path
 
 
+def text_file(name, text="some text", *, field="definition"):
+    return lambda folder: {field: write_text(folder / name, text)}
+
+
 def folder_as_h5(tmp_path):
     (tmp_path / "folder.h5").mkdir()
     return {"definition": tmp_path / "folder.h5"}
@@ -219,15 +223,9 @@ def own_class(tmp_path):
     [
         (lambda folder: {"definition": folder / "none.h5"}, r"none.h5"),
         (folder_as_h5, r"folder.h5.*saved_model.pb"),
-        (
-            lambda folder: {"definition": write_text(folder / "text.h5", "some text")},
-            r"text.h5.*b'some text'",
-        ),
+        (text_file("text.h5"), r"text.h5.*b'some text'"),
         (half_a_file, r"half.h5"),
-        (
-            lambda folder: {"definition": write_text(folder / "text.keras", "some text")},
-            r"text.keras",
-        ),
+        (text_file("text.keras"), r"text.keras"),
         (empty_archive, r"empty.keras.*config.json"),
         (
             lambda folder: {"definition": write_weights(folder / "weights.h5", WEIGHTS)},
@@ -239,7 +237,7 @@ def own_class(tmp_path):
         ),
         (lambda folder: whole_and(folder, weights=folder / "whole.h5"), r"definition=.*weights="),
         (lambda folder: {}, r"no files.*model_definition"),
-        (lambda folder: {"definition": write_text(folder / "m.onnx", "")}, r"model_definition="),
+        (text_file("m.onnx", ""), r"model_definition="),
         (
             lambda folder: {
                 "definition": write_h5(folder / "old.h5", DENSE, WEIGHTS, version="1.2.2")
@@ -249,10 +247,7 @@ def own_class(tmp_path):
         (keras_1_architecture, r"model.json.*Keras 1"),
         (weights_of_theano, r"backend='theano'"),
         (hdf5_of_others, r"save_weights"),
-        (
-            lambda folder: {"architecture": write_text(folder / "m.json", '{"layers": []}')},
-            r"m\.json.*describe",
-        ),
+        (text_file("m.json", '{"layers": []}', field="architecture"), r"m\.json.*describe"),
         (unknown_layer_of_today, r"Densse.*'dense.*'Dense'"),
         (
             lambda folder: one_layer(folder, trainable=False, batch_input_shape=[None, 4]),

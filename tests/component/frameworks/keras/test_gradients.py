@@ -16,25 +16,20 @@ if LATER:
     GRADIENTS = [tf.constant([3.0, -4.0]), tf.constant([[12.0]])]  # Of length 13.
 
 
-@pytest.mark.parametrize("scale", [1.0, 8.0])
-def test_a_long_gradient_is_shortened_as_a_whole(scale):
-    scaled = [gradient * scale for gradient in GRADIENTS]
-    clipped = clip(scaled, StepOptions(clip_norm=6.5), scale)
-    for ours, whole in zip(clipped, GRADIENTS, strict=True):
-        np.testing.assert_allclose(ours, whole * scale / 2, rtol=1e-6)
-
-
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("options", "scale", "expected"),
     [
-        (StepOptions(clip_norm=100.0), [[3.0, -4.0], [[12.0]]]),
-        (StepOptions(clip_value=3.5), [[3.0, -3.5], [[3.5]]]),
+        (StepOptions(clip_norm=6.5), 1.0, [[1.5, -2.0], [[6.0]]]),
+        (StepOptions(clip_norm=6.5), 8.0, [[12.0, -16.0], [[48.0]]]),
+        (StepOptions(clip_norm=100.0), 1.0, [[3.0, -4.0], [[12.0]]]),
+        (StepOptions(clip_value=3.5), 1.0, [[3.0, -3.5], [[3.5]]]),
     ],
-    ids=["a short gradient stays as it is", "large values are cut one by one"],
+    ids=["a long gradient", "a scaled one", "a short one stays", "values are cut one by one"],
 )
-def test_clipped_gradients(options, expected):
-    clipped = clip(GRADIENTS, options, 1.0)
-    assert [gradient.numpy().tolist() for gradient in clipped] == expected
+def test_clipped_gradients(options, scale, expected):
+    clipped = clip([gradient * scale for gradient in GRADIENTS], options, scale)
+    for ours, values in zip(clipped, expected, strict=True):
+        np.testing.assert_allclose(ours, values, rtol=1e-6)
 
 
 def test_what_float16_could_not_hold_stays_visible():

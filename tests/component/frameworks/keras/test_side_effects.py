@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch
 from tests.later import LATER, later
 from tests.specs import with_methods
@@ -178,12 +177,6 @@ def test_a_model_of_float16_has_its_loss_scaled():
     keras.config.set_dtype_policy("mixed_float16")
     step, _ = by_us(loaded_with("fitted"), data=examples(2))
     assert isinstance(step.optimizer, keras.optimizers.LossScaleOptimizer)
-
-
-def test_a_mask_beside_an_activity_regularizer_is_not_computed_in_parts():
-    loaded = loaded_with("masked.MaskedSpec", kind="regularized")
-    with pytest.raises(UserCodeError, match="different divisors"):
-        by_us(loaded, data=masked.data("masked", BATCH), options=StepOptions(num_parts=2))
 
 
 LABELS = np.array([0.0, 1.0, 1.0], np.float32)

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import json
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,28 @@ from tests.watched_framework import watch
 # Not all files here import PyTorch themselves.
 collect_ignore_glob = [] if is_there("torch") else ["test_*.py"]
 ZOO = Path(__file__).parents[3] / "zoo"
+MODULE = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+        INIT
+
+    def forward(self, x):
+        return FORWARD
+
+    METHODS
+
+    def loss(self, outputs, labels):
+        return nn.functional.mse_loss(outputs, labels)
+
+    def configure_optimizers(self, lr=0.05):
+        return torch.optim.SGD(self.parameters(), lr, momentum=0.9)
+"""
 
 
 class Run:
@@ -125,5 +148,20 @@ def write_zoo(tmp_path):
         for name, text in texts.items():
             (zoo / f"{name}.py").write_text(text)
         return f"model_zoo={zoo}"
+
+    return write
+
+
+@pytest.fixture
+def write_module(write_zoo):
+    """Write a module some lines of which a test gives; returns the settings that name it."""
+
+    def write(init="", forward="self.layer(x)", methods="", *, change=("", ""), folder="zoo"):
+        text = MODULE
+        places = (("INIT", init, 8), ("FORWARD", forward, 0), ("METHODS", methods, 4))
+        for place, lines, depth in places:
+            lines = textwrap.indent(textwrap.dedent(lines).strip(), " " * depth).strip()
+            text = text.replace(place, lines)
+        return write_zoo(folder, net=text.replace(*change)), "model_def=net"
 
     return write

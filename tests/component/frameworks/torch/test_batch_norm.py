@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.step_options import StepOptions
 from tests.later import LATER, later
 
@@ -118,18 +117,3 @@ def test_numbers_of_a_rank_without_examples_do_not_reach_the_others():
     assert [sums.loss for (sums,) in results] == pytest.approx([expected.loss] * 2)
     assert results[0][0].num_examples == BATCH
     assert_same(state_of(steps[0]), state_of(alone), rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["train.batch_norm=both"], "train.batch_norm"),
-        (
-            ["train.batch_norm=synchronized", "train.accumulate_steps=2"],
-            r"needs train.accumulate_steps=1",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused_with_its_setting(run, settings, message):
-    with pytest.raises(ConfigError, match=message):
-        run("train", *settings)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.errors import ConfigError, MissingDependency, UserCodeError
+from edl_horovod.errors import MissingDependency, UserCodeError
 from tests.later import LATER
 
 if LATER:
@@ -111,10 +111,3 @@ def test_what_the_compiler_refuses_is_one_sentence(tmp_path, monkeypatch, num_pr
         run(torch.randn(6, 3).tanh())
     assert "train.compile" in str(error.value)
     assert len(str(error.value)) < 1000
-
-
-def test_compiling_is_for_pytorch_and_excludes_sums_within_the_passes(run):
-    with pytest.raises(ConfigError, match=r"compile .*torch"):
-        run("train", COMPILED, "framework=keras", "model_def=tiny")
-    with pytest.raises(ConfigError, match=r"norm .*compile"):
-        run("train", COMPILED, "train.batch_norm=synchronized")

@@ -48,6 +48,11 @@ def make():
         batches.close()
 
 
+def first_of(batches):
+    batches.restart(range(LANES), 0, 4)
+    return batches.next_batch()
+
+
 def slow_at_times(records, mode):
     """The second step takes longest, so the others are ready before it."""
     time.sleep(0.3 if int(records[0]) in (2, 4) else 0.0)
@@ -80,12 +85,7 @@ def test_columns_nested_features_and_any_type_come_back(make):
         many = torch.tensor([len(numbers) for numbers in columns["many"]])
         return {"x": [x, (many, many > 1)]}, x.double(), x[:, 0].float()
 
-    def features(processes):
-        batches = make(nested, processes, COLUMNS)
-        batches.restart(range(LANES), 0, 4)
-        return batches.next_batch()
-
-    ours, expected = features(2), features(0)
+    ours, expected = (first_of(make(nested, processes, COLUMNS)) for processes in (2, 0))
     assert ours.num_examples == expected.num_examples
     for name in ("labels", "weights"):
         assert torch.equal(getattr(ours, name), getattr(expected, name))
@@ -120,20 +120,16 @@ def test_an_error_is_the_users_with_its_line(make):
     def broken(records, mode):
         raise ArithmeticError("no such picture")
 
-    batches = make(broken)
-    batches.restart(range(LANES), 0, 4)
     with pytest.raises(UserCodeError, match=r"step 0 .*picture"):
-        batches.next_batch()
+        first_of(make(broken))
 
 
 def test_a_process_that_was_killed_is_told(make):
     def ends(records, mode):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    batches = make(ends)
-    batches.restart(range(LANES), 0, 4)
     with pytest.raises(ChildProcessError, match=r"process \d+ "):
-        batches.next_batch()
+        first_of(make(ends))
 
 
 HANGING_RANK = """

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl_horovod.errors import ConfigError, MissingDependency, UserCodeError
+from edl_horovod.errors import MissingDependency, UserCodeError
 from tests.later import LATER
 
 if LATER:
@@ -94,8 +94,3 @@ def test_a_missing_exporter_is_told_before_training(run, monkeypatch, tmp_path):
     with pytest.raises(MissingDependency, match=r"onnxscript.*\[onnx\]"):
         run("train", FORMATS[1])
     assert not Path(tmp_path, "job-out").exists()
-
-
-def test_onnx_is_for_pytorch(run):
-    with pytest.raises(ConfigError, match=r"onnx .*torch"):
-        run("train", FORMATS[1], "framework=keras", "model_def=tiny")

@@ -338,14 +338,10 @@ def test_a_summary_of_weights_groups_them(tmp_path):
 
 
 @pytest.fixture
-def zoo(tmp_path):
-    folder = tmp_path / "zoo"
-    folder.mkdir()
-    for name, text in (("line", LAYERS), ("rows", ROWS), ("imports", IMPORTS), ("lazy", LAZY)):
-        (folder / f"{name}.py").write_text(text)
-    (folder / "other").mkdir()
-    (folder / "other" / "line.py").write_text("import line\n")
-    return folder
+def zoo(tmp_path, write_zoo):
+    write_zoo(line=LAYERS, rows=ROWS, imports=IMPORTS, lazy=LAZY)
+    write_zoo("zoo/other", line="import line\n")
+    return tmp_path / "zoo"
 
 
 def loaded(zoo, model_def, **params):
@@ -377,20 +373,15 @@ def test_layers_of_pytorch_are_written_with_their_optimizer(run, zoo):
     assert done.losses[20] < 0.5 * done.losses[1]
 
 
-def test_files_of_own_classes_come_along(run, tmp_path):
-    zoo = tmp_path / "zoo"
-    zoo.mkdir()
+def test_files_of_own_classes_come_along(run, write_zoo, tmp_path):
     text = (ZOO / "torch_modules.py").read_text()
-    (zoo / "torch_modules.py").write_text(f"import beside\n{text}")
-    (zoo / "beside.py").write_text("NUMBER = 1\n")
-    files, setting = written(zoo, "torch_modules.Regression")
+    zoo = write_zoo(torch_modules=f"import beside\n{text}", beside="NUMBER = 1\n")
+    files, setting = written(tmp_path / "zoo", "torch_modules.Regression")
     (named,) = files.spec["custom_objects"]
     assert named == {"key": "Regression", "value": "Regression", "path": "torch_modules.py"}
     assert (tmp_path / "written" / "beside.py").is_file()
-    rows = ("data=dataset:torch_modules.Points", f"model_zoo={zoo}")
-    done = run(
-        "train", setting, *rows, "input_fn=torch_modules.feed", "trust=model", "train.epochs=20"
-    )
+    rows = ("data=dataset:torch_modules.Points", zoo, "input_fn=torch_modules.feed")
+    done = run("train", setting, *rows, "trust=model", "train.epochs=20")
     assert done.losses[80] < 0.05 * done.losses[1]
 
 

@@ -60,37 +60,14 @@ def test_a_module_whose_data_have_no_reader_is_told(run):
         run("train", "model_def=torch_tiny.Net")
 
 
-BARE = """
-import torch
-from torch import nn
-
-
-class Bare(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 1)
-        INIT
-
-    def forward(self, x):
-        return FORWARD
-
-    def loss(self, outputs, labels):
-        return nn.functional.mse_loss(outputs, labels)
-
-    def configure_optimizers(self, lr=0.05):
-        return torch.optim.SGD(self.parameters(), lr)
-"""
-
-
 @pytest.fixture
-def bare(run, write_zoo):
+def bare(run, write_module):
     """Train a module some lines of which a test writes."""
 
-    def train(init="pass", forward="self.layer(x)", data=MODULE[1], change=("", ""), job="job"):
-        text = BARE.replace("INIT", init).replace("FORWARD", forward).replace(*change)
-        zoo = write_zoo(f"{job}-zoo", bare=text)
+    def train(*lines, data=MODULE[1], change=("", ""), job="job"):
+        module = write_module(*lines, change=change, folder=f"{job}-zoo")
         data = data.replace("torch_modules", "tests.zoo.torch_modules")
-        return run("train", zoo, "model_def=bare", *([data] if data else []), job=job)
+        return run("train", *module, *([data] if data else []), job=job)
 
     return train
 
@@ -126,7 +103,7 @@ def test_another_module_as_the_attribute_loss_is_told_what_to_write(bare):
     ],
 )
 def test_parameters_that_pytorch_does_not_find_are_named(bare, init, forward):
-    with pytest.raises(UserCodeError, match=r"'more' .*Bare"):
+    with pytest.raises(UserCodeError, match=r"'more' .*Net"):
         bare(init, forward)
 
 
@@ -136,12 +113,12 @@ def test_a_frozen_module_may_hide_in_a_list(bare):
 
 
 @pytest.mark.parametrize(
-    ("message", "settings"),
+    ("message", "lines", "change"),
     [
-        ("no parameters", {"init": "del self.layer", "forward": "x.sum(1, keepdim=True)"}),
-        ("LBFGS", {"change": ("SGD(self.parameters(), lr)", "LBFGS(self.parameters())")}),
+        ("no parameters", ["del self.layer", "x.sum(1, keepdim=True)"], ("", "")),
+        ("LBFGS", [], ("SGD(self.parameters(), lr, momentum=0.9)", "LBFGS(self.parameters())")),
     ],
 )
-def test_what_cannot_be_trained_is_refused(bare, message, settings):
+def test_what_cannot_be_trained_is_refused(bare, message, lines, change):
     with pytest.raises(UserCodeError, match=message):
-        bare(**settings)
+        bare(*lines, change=change)

@@ -43,13 +43,17 @@ def file(tmp_path):
     return tmp_path / "model.pt"
 
 
-def in_archive(content, version="3"):
-    """A file as torch.save writes it, with this pickle in it."""
+def zipped(members):
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("model/data.pkl", content)
-        archive.writestr("model/version", f"{version}\n")
+        for name, content in members.items():
+            archive.writestr(name, content)
     return stream.getvalue()
+
+
+def in_archive(content, version="3"):
+    """A file as torch.save writes it, with this pickle in it."""
+    return zipped({"model/data.pkl": content, "model/version": f"{version}\n"})
 
 
 def as_legacy(content):
@@ -334,18 +338,11 @@ DAMAGED = {
     "cut off": (lambda content: content[: len(content) // 2], "damaged"),
     "hdf5": (lambda _: b"\x89HDF\r\n\x1a\n", "HDF5"),
     "other pickle": (lambda _: pickle.dumps([1, 2], 2), "pickle"),
-    "other archive": (lambda _: in_other_archive(), "without data.pkl"),
+    "other archive": (lambda _: zipped({"config.json": "{}"}), "without data.pkl"),
     "newer": (lambda _: in_archive(pickle.dumps({}, 2), "11"), "newer PyTorch"),
     "damaged pickle": (lambda _: in_archive(b"\x80\x02}q\x01"), "cannot be loaded"),
     "a number": (lambda _: in_archive(pickle.dumps(1, 2)), "model_architecture"),
 }
-
-
-def in_other_archive():
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("config.json", "{}")
-    return stream.getvalue()
 
 
 @pytest.mark.parametrize(("change", "message"), DAMAGED.values(), ids=DAMAGED)

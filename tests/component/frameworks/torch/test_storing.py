@@ -3,7 +3,6 @@
 Each model is an ordinary module; what is special about it stands in the case.
 """
 
-import textwrap
 import warnings
 from dataclasses import dataclass, replace
 
@@ -18,30 +17,6 @@ from tests.later import LATER
 if LATER:
     import torch
     from safetensors.torch import load_file
-
-MODULE = """
-import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 1)
-        INIT
-
-    def forward(self, x):
-        return self.layer(FORWARD)
-
-    METHODS
-
-    def loss(self, outputs, labels):
-        return nn.functional.mse_loss(outputs, labels)
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.05, momentum=0.9)
-"""
-
 
 POINTS = "dataset:tests.zoo.torch_modules.Points"
 
@@ -152,18 +127,14 @@ REFUSED = {
 
 
 @pytest.fixture
-def train(run, write_zoo):
+def train(run, write_module):
     """Train a case's module for 8 steps, with a checkpoint after the third and the sixth."""
 
     def train_it(case, *settings, **keywords):
-        parts = {"INIT": (case.init, 8), "FORWARD": (case.forward, 0), "METHODS": (case.methods, 4)}
-        text = MODULE
-        for place, (part, depth) in parts.items():
-            part = textwrap.indent(textwrap.dedent(part).strip(), " " * depth).strip()
-            text = text.replace(place, part)
-        module = (write_zoo(net=text), "model_def=net", f"data={POINTS}")
+        module = write_module(case.init, f"self.layer({case.forward})", case.methods)
+        data = f"data={POINTS}"
         steps = ("train.epochs=2", "checkpoint.every_steps=3")
-        return run("train", *module, *steps, *settings, **keywords)
+        return run("train", *module, data, *steps, *settings, **keywords)
 
     # Sparse rows, and complex numbers of 4 bytes, are called experimental.
     with warnings.catch_warnings():

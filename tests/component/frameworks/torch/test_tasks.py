@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from edl_horovod.errors import ConfigError
 from edl_horovod.job import checkpoint_files
 from edl_horovod.records.reader import Reader
 from tests.later import LATER
@@ -14,6 +15,7 @@ if LATER:
     from tests.zoo import torch_tiny
 
 EPOCHS = "train.epochs=3"
+KERAS = ["framework=keras", "model_def=tiny"]
 
 
 def assert_same_state(ours, expected, *, atol=1e-7):
@@ -61,3 +63,18 @@ def test_every_step_is_that_of_an_uninterrupted_training(run, tmp_path, params):
     assert list(second.losses) == list(range(8, 16))
     assert {**first.losses, **second.losses} == pytest.approx(whole.losses, rel=1e-5)
     assert_same_state(second, whole)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["train.batch_norm=both"], "train.batch_norm"),
+        (["train.batch_norm=synchronized", "train.accumulate_steps=2"], r"accumulate_steps=1"),
+        (["train.batch_norm=synchronized", "train.compile=true"], r"norm .*compile"),
+        (["train.compile=true", *KERAS], r"compile .*torch"),
+        (["train.onnx=true", *KERAS], r"onnx .*torch"),
+    ],
+)
+def test_settings_that_do_not_go_together_or_with_keras_are_refused(run, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        run("train", *settings)
