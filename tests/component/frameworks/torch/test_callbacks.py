@@ -12,6 +12,7 @@ from tests.later import LATER
 
 if LATER:
     import torch
+    from torch.optim import lr_scheduler as schedulers
 
     from tests.component.frameworks.torch.rings import assert_state, steps_of_ring, tiny
     from tests.torch_alone import by_hand
@@ -170,7 +171,7 @@ class UnfreezesHere(Unfreeze):
 def head_alone(model, lr=0.05, kind="AdamW"):
     model.hidden.requires_grad_(False)
     optimizer = getattr(torch.optim, kind)(model.output.parameters(), lr)
-    return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
+    return halved(optimizer)
 
 
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD"])
@@ -281,41 +282,49 @@ def test_what_is_no_callback_of_steps_is_refused(run, with_spec, create_callback
         run("train", EPOCHS, "callbacks.per_step=true")
 
 
-def by_epoch(model, lr=0.1):
-    optimizer = torch.optim.SGD(model.parameters(), lr)
-    return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.1)]
+def with_sgd(schedule, *, rate=0.1):
+    """A spec's optimizer: plain SGD in the form that a schedule is given in."""
+
+    def create_optimizer(model, lr=rate):
+        return schedule(torch.optim.SGD(model.parameters(), lr))
+
+    return create_optimizer
 
 
-def plateau(model, lr=0.1):
-    optimizer = torch.optim.SGD(model.parameters(), lr)
+def plateau(optimizer):
     # Nothing is good enough for it.
-    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
-        optimizer, factor=0.1, patience=1, threshold=0.9, threshold_mode="abs"
-    )
+    settings = {"patience": 1, "threshold": 0.9, "threshold_mode": "abs"}
+    scheduler = schedulers.ReduceLROnPlateau(optimizer, factor=0.1, **settings)
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "loss"}}
 
 
-def every_second_epoch(model, lr=0.1):
-    optimizer = torch.optim.SGD(model.parameters(), lr)
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1)
+def every_second_epoch(optimizer):
+    scheduler = schedulers.ExponentialLR(optimizer, 0.1)
     return [{"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "frequency": 2}}]
 
 
-def at_the_third_step(model, lr=0.1):
+def at_the_third_step(optimizer):
     """Steps are counted from each epoch's begin, as Lightning counts them."""
-    optimizer = torch.optim.SGD(model.parameters(), lr)
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1**0.5)
+    scheduler = schedulers.ExponentialLR(optimizer, 0.1**0.5)
     return [optimizer], [{"scheduler": scheduler, "interval": "step", "frequency": 3}]
 
 
+def halved(optimizer):
+    return [optimizer], [schedulers.ExponentialLR(optimizer, 0.5)]
+
+
+SCHEDULES = {
+    "steps": (lambda optimizer: ([optimizer], [schedulers.StepLR(optimizer, 2, 0.1)]), 1e-4),
+    "plateau": (plateau, 1e-3),
+    "every second epoch": (every_second_epoch, 1e-4),
+    "third steps": (at_the_third_step, 1e-4),
+}
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("create_optimizer", "rate"),
-    [(by_epoch, 1e-4), (plateau, 1e-3), (every_second_epoch, 1e-4), (at_the_third_step, 1e-4)],
-    ids=["steps", "plateau", "every second epoch", "third steps"],
-)
-def test_schedules_by_the_epoch_go_on_after_a_restart(run, with_spec, create_optimizer, rate):
-    with_spec(create_optimizer=create_optimizer)
+@pytest.mark.parametrize(("schedule", "rate"), SCHEDULES.values(), ids=SCHEDULES)
+def test_schedules_by_the_epoch_go_on_after_a_restart(run, with_spec, schedule, rate):
+    with_spec(create_optimizer=with_sgd(schedule))
     whole = run("train", EPOCHS, job="whole")
     assert whole.step.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
     run("train", EPOCHS, until=17)
@@ -324,17 +333,8 @@ def test_schedules_by_the_epoch_go_on_after_a_restart(run, with_spec, create_opt
     assert second.losses == pytest.approx(whole.losses_after(17), rel=1e-5)
 
 
-def whole_rate(model):
-    return halved_by_epoch(model, lr=1)
-
-
 def small_loss(outputs, labels):
     return 0.01 * torch.nn.functional.mse_loss(outputs, labels)
-
-
-def halved_by_epoch(model, lr=0.1):
-    optimizer = torch.optim.SGD(model.parameters(), lr)
-    return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
 
 
 @pytest.mark.long
@@ -344,7 +344,7 @@ def halved_by_epoch(model, lr=0.1):
 def test_a_training_that_ended_in_the_midst_of_an_epoch_goes_on_in_it(
     run, held_out, with_spec, stops
 ):
-    with_spec(create_optimizer=halved_by_epoch, create_callbacks=lambda: [Told()])
+    with_spec(create_optimizer=with_sgd(halved), create_callbacks=lambda: [Told()])
     settings = [
         EPOCHS,
         f"validation_{held_out}",
@@ -366,12 +366,12 @@ def test_a_training_that_ended_in_the_midst_of_an_epoch_goes_on_in_it(
     [
         # Its learning rate is a whole number that gets a fraction.
         pytest.param(
-            {"create_optimizer": whole_rate, "create_loss": small_loss},
+            {"create_optimizer": with_sgd(halved, rate=1), "create_loss": small_loss},
             7,
             [],
             marks=pytest.mark.long,
         ),
-        ({"create_optimizer": halved_by_epoch}, 0, ["train.max_steps=7"]),
+        ({"create_optimizer": with_sgd(halved)}, 0, ["train.max_steps=7"]),
     ],
     ids=["a whole rate", "an end within an epoch"],
 )

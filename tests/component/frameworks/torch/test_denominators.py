@@ -276,7 +276,7 @@ def test_a_rank_without_examples_takes_part(create_loss):
 
 
 def test_examples_that_do_not_count_have_a_part_in_synchronised_norms():
-    """Half of them all count for nothing in one step on the first rank."""
+    """Those of the first rank do not count at all in one of the steps."""
     cut = functools.partial(share, size=2)
     settings = {"atol": 1e-5, "options": StepOptions(sums_batch_norm=True)}
     assert_trains_as_by_hand(cross_entropy(), NormalisingTagger, size=2, cut=cut, **settings)

@@ -259,20 +259,14 @@ def summed(self, batch, batch_idx):
     return (self.layers(batch[0]) - batch[1]).square().sum()
 
 
-def logs_at_times(self, batch, batch_idx):
-    if batch_idx == 2:
-        self.log("seldom", 1.0)
-    return Regression.training_step(self, batch, batch_idx)
+def logging(log):
+    """A step that calls a function with the module and the number of the batch."""
 
+    def training_step(self, batch, batch_idx):
+        log(self, batch_idx)
+        return Regression.training_step(self, batch, batch_idx)
 
-def logs_a_sum(self, batch, batch_idx):
-    self.log("hits", 1.0, reduce_fx="sum")
-    return Regression.training_step(self, batch, batch_idx)
-
-
-def logs_an_object(self, batch, batch_idx):
-    self.log("metric", nn.Identity())
-    return Regression.training_step(self, batch, batch_idx)
+    return training_step
 
 
 def by_epoch(self, batch, batch_idx):
@@ -300,10 +294,16 @@ REFUSED = {
     ),
     "the trainer's numbers": ({"training_step": by_epoch}, r"self.current_epoch.*register_buffer"),
     "two optimizers": ({"configure_optimizers": two}, "several optimizers"),
-    "other metrics": ({"training_step": logs_at_times}, r"the same metrics for every batch"),
-    "a metric that is a sum": ({"training_step": logs_a_sum}, r"reduce_fx='sum'"),
+    "other metrics": (
+        {"training_step": logging(lambda net, number: number == 2 and net.log("seldom", 1.0))},
+        r"the same metrics for every batch",
+    ),
+    "a metric that is a sum": (
+        {"training_step": logging(lambda net, _: net.log("hits", 1.0, reduce_fx="sum"))},
+        r"reduce_fx='sum'",
+    ),
     "a metric of all batches": (
-        {"training_step": logs_an_object},
+        {"training_step": logging(lambda net, _: net.log("metric", nn.Identity()))},
         r"'metric'.*self.log\(name, metric\(outputs, labels\)\)",
     ),
     "an error": ({"training_step": lambda self, batch, batch_idx: 1 / 0}, r"ZeroDivisionError"),

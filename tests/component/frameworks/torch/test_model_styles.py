@@ -211,26 +211,17 @@ def test_outputs_keep_their_classes(kind):
     assert set(seen) == {type(kind(torch.zeros(1)))}
 
 
-@pytest.mark.parametrize("features", ["keywords", "one dict", "places", "any keywords"])
+FORWARDS = {
+    "keywords": lambda net, left, right=None: nn.Linear.forward(net, left + right),
+    "one dict": lambda net, left: nn.Linear.forward(net, left["left"] + left["right"]),
+    "places": lambda net, first, other: nn.Linear.forward(net, first + other),
+    "any keywords": lambda net, **inputs: nn.Linear.forward(net, inputs["left"] + inputs["right"]),
+}
+
+
+@pytest.mark.parametrize("features", FORWARDS)
 def test_features_go_to_forward_as_its_signature_has_it(features):
-    class Keywords(nn.Linear):
-        def forward(self, left, right=None):
-            return super().forward(left + right)
-
-    class OneDict(nn.Linear):
-        def forward(self, left):
-            return super().forward(left["left"] + left["right"])
-
-    class Places(nn.Linear):
-        def forward(self, first, other):
-            return super().forward(first + other)
-
-    class AnyKeywords(nn.Linear):
-        def forward(self, **inputs):
-            return super().forward(inputs["left"] + inputs["right"])
-
-    kinds = {"keywords": Keywords, "one dict": OneDict, "places": Places}
-    kind = kinds.get(features, AnyKeywords)
+    kind = type("Net", (nn.Linear,), {"forward": FORWARDS[features]})
     left, right = torch.ones(BATCH, 4), torch.arange(BATCH * 4.0).reshape(BATCH, 4)
     inputs = (left, right) if features == "places" else {"right": right, "left": left}
     loaded = with_parts(lambda: kind(4, 1), squares)

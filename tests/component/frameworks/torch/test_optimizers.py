@@ -74,11 +74,14 @@ def with_sparse_gradients(kind="sgd"):
     return load_spec(rings.ZOO, "torch_sparse", params={"kind": kind})
 
 
-def by_us(loaded, data=None, **settings):
-    step = make_step(loaded, EXAMPLE, **settings)
+def train(step, data=None):
     for batch in batches() if data is None else data:
         run(step, batch)
     return step
+
+
+def by_us(loaded, data=None, **settings):
+    return train(make_step(loaded, EXAMPLE, **settings), data)
 
 
 def by_hand(loaded, *, change=lambda module: None, autocast=None):
@@ -108,9 +111,7 @@ def goes_on_elsewhere(loaded, num_before):
     first, second = by_us(loaded, batches(num_before)), make_step(loaded, EXAMPLE)
     for name, variable in reversed(second.variables.items()):
         variable.assign(first.variables[name].numpy())
-    for batch in itertools.islice(batches(), num_before, None):
-        run(second, batch)
-    return second
+    return train(second, itertools.islice(batches(), num_before, None))
 
 
 def assert_goes_on_elsewhere(loaded, num_before):
@@ -291,9 +292,7 @@ def test_a_multiplied_learning_rate_is_one_for_the_optimizer_alone():
     tripled = load(lambda model: torch.optim.Adam(model.parameters(), 0.06))
     step = make_step(loaded, EXAMPLE)
     step.scale_learning_rate(3.0)
-    for batch in batches():
-        run(step, batch)
-    assert_same_weights(step, by_hand(tripled), rtol=2e-5, atol=1e-6)
+    assert_same_weights(train(step), by_hand(tripled), rtol=2e-5, atol=1e-6)
     assert step.optimizer.param_groups[0]["lr"] == 0.02
 
 
@@ -447,8 +446,7 @@ def test_what_is_kept_is_made_for_one_parameter_after_the_other():
     step = make_step(load(lambda model: MAKERS["adam"](model.parameters())), EXAMPLE)
     num_parameters = len(list(step.optimizer.param_groups[0]["params"]))
     counts = watched_steps(step)
-    for batch in batches(2):
-        run(step, batch)
+    train(step, batches(2))
     assert counts == [1] * num_parameters + [0, num_parameters]
 
 
@@ -456,8 +454,7 @@ def test_a_hooked_optimizer_steps_once_for_all():
     step = make_step(load(lambda model: MAKERS["adam"](model.parameters())), EXAMPLE)
     seen = []
     step.optimizer.register_step_post_hook(lambda *_: seen.append(1))
-    for batch in batches(2):
-        run(step, batch)
+    train(step, batches(2))
     assert len(seen) == 2
 
 
