@@ -1,4 +1,24 @@
-"""Programs that a test puts on the path, as scripts of the shell."""
+"""Programs that a test puts on the path, as scripts of the shell, or runs, in Python."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def python(code, **variables):
+    """Run a program that may import the package and the tests; what it printed."""
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables},
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
 
 
 def writer(folder, monkeypatch, *behind):

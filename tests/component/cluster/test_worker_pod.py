@@ -26,26 +26,15 @@ class Pod:
 
     def __init__(self, folder, *program):
         self._program = program or ("edl_horovod.cluster.pod.worker", "--slots", "2")
-        self.job_dir, self.ready_dir, self.log = (
-            folder / name for name in ("job", "ready", "pod.log")
-        )
+        self.job_dir, self.ready_dir = folder / "job", folder / "ready"
+        self.log = folder / "pod.log"
         JobDir(self.job_dir).claim()
         self.ready_dir.mkdir()
         self._folder = folder
         (folder / "secret").write_bytes(SECRET)
-        config = config_of(
-            "train",
-            [
-                "launch=kubernetes",
-                "model_def=m",
-                f"model_zoo={folder}/zoo",
-                "elastic.wait_seconds=1",
-                "data=/data/x",
-                f"output={folder}/out",
-                f"job_dir={self.job_dir}",
-            ],
-        )
-        resolved.dump(config, folder / "config.yaml")
+        settings = ["launch=kubernetes", "model_def=m", "data=/data/x", "elastic.wait_seconds=1"]
+        settings += [f"model_zoo={folder}/zoo", f"output={folder}/out", f"job_dir={self.job_dir}"]
+        resolved.dump(config_of("train", settings), folder / "config.yaml")
 
     def __enter__(self):
         command = [sys.executable, "-m", *self._program]

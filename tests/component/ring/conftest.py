@@ -29,6 +29,9 @@ class Training:
     def weights(self):
         return [variable.numpy() for variable in self.work.state.variables.values()]
 
+    def model_weights(self):
+        return [variable.numpy() for variable in self.step.model_variables.values()]
+
 
 @pytest.fixture
 def watched(monkeypatch):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from edl_horovod.errors import UserCodeError
+from tests.arrays import assert_close
 from tests.later import LATER
 
 if LATER:
@@ -77,12 +78,6 @@ def test_what_they_counted_is_there_at_the_end_of_the_epoch_and_after_a_restart(
     assert callbacks[1].num_batches == 3 * STEPS_PER_EPOCH - 1
 
 
-def test_what_is_for_batches_is_refused_unless_it_is_asked_for(train, use):
-    use(lambda: [keras.callbacks.LambdaCallback(on_train_batch_end=print)])
-    with pytest.raises(UserCodeError, match=r"LambdaCallback .*per_step"):
-        train("train.epochs=1")
-
-
 def _set_rate(callback):
     callback.model.optimizer.learning_rate = 0.5
 
@@ -105,18 +100,18 @@ def _stop(callback):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("change", "hook", "said"),
+    ("change", "said"),
     [
-        (_set_rate, "on_train_batch_begin", "changes .*learning_rate"),
-        (_set_weights, "on_train_batch_begin", "changes .*kernel"),
-        (_set_weights, "on_train_batch_end", "changes .*kernel"),
-        (_assign_raw, "on_train_batch_end", "on_train_batch_end of Changes"),
-        (_freeze, "on_train_batch_end", "changes .*kernel"),
-        (_stop, "on_train_batch_end", "changes stop_training"),
+        (_set_rate, "changes .*learning_rate"),
+        (_set_weights, "changes .*kernel"),
+        (_assign_raw, "{hook} of Changes"),
+        (_freeze, "changes .*kernel"),
+        (_stop, "changes stop_training"),
     ],
 )
+@pytest.mark.parametrize("hook", ["on_train_batch_begin", "on_train_batch_end"])
 def test_one_that_changes_something_is_refused_and_has_changed_nothing(
-    train, use, change, hook, said
+    train, use, change, said, hook
 ):
     class Changes(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
@@ -129,7 +124,6 @@ def test_one_that_changes_something_is_refused_and_has_changed_nothing(
     setattr(Changes, hook, at_batch)
     changes = Changes()
     use(lambda: [changes])
-    with pytest.raises(UserCodeError, match=said):
+    with pytest.raises(UserCodeError, match=said.format(hook=hook)):
         train("train.epochs=1", PER_STEP, "train.learning_rate=0.0")
-    for before, after in zip(changes.before, changes.model.get_weights(), strict=True):
-        np.testing.assert_array_equal(before, after)
+    assert_close(changes.model.get_weights(), changes.before, rtol=0)

@@ -9,30 +9,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from edl_horovod.coordinator.messages import Place
 from edl_horovod.errors import JobFailed
 from edl_horovod.frameworks.world import World
 from edl_horovod.job import events, outcome
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.ring.membership.base import Dismissed
 from edl_horovod.ring.membership.horovodrun import HorovodDriverMembership
-
-
-class FormsAtOnce:
-    """An adapter whose rings form at once."""
-
-    def leave(self):
-        pass
-
-    def __init__(self):
-        self.places = []
-
-    def form_assigned(self, place, **_):
-        self.places.append(place)
-        return World.of(place)
-
-    def listen_to_driver(self, listener):
-        pass
+from tests.parallel.places import FormsAtOnce, place_of
 
 
 class Driver:
@@ -82,20 +65,8 @@ def log(tmp_path):
 
 
 RESULT = Success(steps=7, metrics={}, output="/out")
-PLACE = Place(
-    worker="b:0",
-    rank=1,
-    size=2,
-    local_rank=0,
-    local_size=1,
-    cross_rank=1,
-    cross_size=2,
-    generation=0,
-    step=0,
-    host="b",
-    rendezvous_address="127.0.0.1",
-    rendezvous_port=0,
-)
+HOST = {"worker": "b:0", "host": "b", "local_rank": 0, "local_size": 1}
+PLACE = replace(place_of(1, 0, "", generation=0), **HOST, cross_rank=1, cross_size=2)
 
 
 @pytest.fixture
@@ -125,16 +96,11 @@ def membership(make):
     return membership
 
 
-def test_the_first_place_is_in_the_environment(make, driver):
+def test_the_first_place_is_in_the_environment_and_later_ones_are_the_drivers(make, driver):
     membership, places = make(1)
     membership.join(-1)
     assert places == [replace(PLACE, rendezvous_port=driver.server.server_port)]
     assert not driver.asked
-
-
-def test_later_places_are_the_drivers(make, driver):
-    membership, places = make(1)
-    membership.join(-1)
     driver.answers = ["0,3,0,1,0,3"]
     assert membership.join(7) == World(rank=0, size=3, generation=1)
     assert (places[1].cross_size, places[1].step, places[1].host) == (3, 7, "b")
@@ -161,18 +127,17 @@ def test_the_first_leader_has_the_ring_formed_anew(make, rank):
     assert first.wants_change() is (rank == 0)
 
 
-def test_an_answer_settles_what_was_told_before_it(membership, driver):
-    membership.on_hosts_updated(1, None)
+@pytest.mark.parametrize("is_told_while_it_answers", [False, True])
+def test_an_answer_settles_what_was_told_before_it_alone(
+    membership, driver, is_told_while_it_answers
+):
     driver.answers = ["0,1,0,1,0,1"]
+    if is_told_while_it_answers:
+        driver.before_answer = lambda: membership.on_hosts_updated(1, None)
+    else:
+        membership.on_hosts_updated(1, None)
     membership.join(7)
-    assert not membership.wants_change()
-
-
-def test_news_while_the_driver_answers_is_not_lost(membership, driver):
-    driver.answers = ["0,1,0,1,0,1"]
-    driver.before_answer = lambda: membership.on_hosts_updated(1, None)
-    membership.join(7)
-    assert membership.wants_change()
+    assert membership.wants_change() is is_told_while_it_answers
 
 
 @pytest.mark.parametrize("answer", [None, "", "0,1", "a,b,c,d,e,f"])
@@ -193,8 +158,5 @@ def test_the_leader_alone_tells_of_the_end(membership, driver, tmp_path):
     assert outcome.load(result) == RESULT
     membership.report_error(JobFailed("no"))
     assert outcome.load(result) == Failure(error="JobFailed", message="no")
-    reported = events.read(tmp_path / "events.jsonl")
-    assert [(e.event.state, e.event.message) for e in reported] == [
-        ("finished", ""),
-        ("failed", "no"),
-    ]
+    reported = [e.event for e in events.read(tmp_path / "events.jsonl")]
+    assert [(e.state, e.message) for e in reported] == [("finished", ""), ("failed", "no")]

@@ -8,6 +8,7 @@ import pytest
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.records.reader import Reader
+from tests.arrays import assert_close
 from tests.later import LATER
 
 if LATER:
@@ -69,13 +70,6 @@ CASES = {
 }
 
 
-def assert_weights(training, expected, tolerance=0.0):
-    """The weights of the model after a training are the expected ones."""
-    weights = [variable.numpy() for variable in training.step.model_variables.values()]
-    for weight, other in zip(weights, expected, strict=True):
-        np.testing.assert_allclose(weight, other, rtol=tolerance, atol=tolerance)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_it_does_what_it_does_in_fit(train, use, tmp_path, name):
     begins = Begins()
@@ -83,7 +77,7 @@ def test_it_does_what_it_does_in_fit(train, use, tmp_path, name):
     training = train(*IN_ORDER)
     weights, epochs = by_fit(tmp_path, begins.weights, [CASES[name]()])
     assert len(training.losses) == STEPS_PER_EPOCH * len(epochs)
-    assert_weights(training, weights, 1e-5)
+    assert_close(training.model_weights(), weights, rtol=1e-5, atol=1e-5)
     if name == "EarlyStopping":
         assert len(epochs) < EPOCHS
 
@@ -98,7 +92,7 @@ def test_it_does_so_after_an_end_in_the_midst_of_an_epoch(train, use, tmp_path, 
     longer = train(*IN_ORDER, "resume=must")
     weights, epochs = by_fit(tmp_path, first_weights, [CASES[name]()])
     assert list(longer.losses) == list(range(13, STEPS_PER_EPOCH * len(epochs) + 1))
-    assert_weights(longer, weights, 1e-5)
+    assert_close(longer.model_weights(), weights, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.long
@@ -132,16 +126,13 @@ def test_model_checkpoint_saves_each_epoch_or_the_best(train, use, tmp_path):
     training = train("train.epochs=2")
     assert (tmp_path / "best.weights.h5").exists()
     model = keras.models.load_model(tmp_path / "all-2.keras", compile=False)
-    assert_weights(training, model.get_weights())
+    assert_close(training.model_weights(), model.get_weights(), rtol=0)
 
 
 @pytest.mark.long
 def test_model_checkpoint_by_steps_needs_per_step(train, use, tmp_path):
-    def make():
-        path = str(tmp_path / "{epoch}-{batch}.weights.h5")
-        return [keras.callbacks.ModelCheckpoint(path, save_freq=2, save_weights_only=True)]
-
-    use(make)
+    path, how = str(tmp_path / "{epoch}-{batch}.weights.h5"), {"save_weights_only": True}
+    use(lambda: [keras.callbacks.ModelCheckpoint(path, save_freq=2, **how)])
     with pytest.raises(UserCodeError, match=r"ModelCheckpoint .*per_step"):
         train("train.epochs=1")
     train("train.epochs=1", PER_STEP)
@@ -170,14 +161,8 @@ def test_tensorboard_writes_each_epoch(train, use, tmp_path):
 
 @pytest.mark.long
 def test_tensorboard_writes_steps_with_per_step(train, use, tmp_path):
-    def make():
-        return [
-            keras.callbacks.TensorBoard(
-                str(tmp_path / "board"), update_freq=1, write_steps_per_second=True
-            )
-        ]
-
-    use(make)
+    how = {"update_freq": 1, "write_steps_per_second": True}
+    use(lambda: [keras.callbacks.TensorBoard(str(tmp_path / "board"), **how)])
     with pytest.raises(UserCodeError, match=r"TensorBoard .*per_step"):
         train("train.epochs=1")
     train("train.epochs=1", PER_STEP)

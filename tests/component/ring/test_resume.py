@@ -1,12 +1,10 @@
 """A training that goes on from a checkpoint is the training that was never interrupted."""
 
-import os
-
-import numpy as np
 import pytest
 
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.job import checkpoint_files, events
+from tests.arrays import assert_close
 from tests.job_events import event
 
 EPOCHS = "train.epochs=3"
@@ -14,14 +12,7 @@ STEPS = 15
 
 
 def assert_same_weights(ours, expected):
-    for weight, other in zip(ours.weights(), expected.weights(), strict=True):
-        np.testing.assert_allclose(weight, other, rtol=1e-4, atol=1e-6)
-
-
-def assert_same_losses(ours, expected):
-    # Several threads add up in any order, so the last bits may differ.
-    assert list(ours) == list(expected)
-    np.testing.assert_allclose(list(ours.values()), list(expected.values()), rtol=1e-5)
+    assert_close(ours.weights(), expected.weights(), rtol=1e-4, atol=1e-6)
 
 
 def saved_steps(tmp_path, job="job"):
@@ -37,7 +28,10 @@ def test_every_step_is_that_of_an_uninterrupted_training(train, tmp_path):
     checkpoint_files.path_of(tmp_path / "job" / "checkpoints", 10).unlink()
     second = train(EPOCHS, "resume=auto")
     assert list(second.losses) == list(range(9, STEPS + 1))
-    assert_same_losses({**first.losses, **second.losses}, whole.losses)
+    # Several threads add up in any order, so the last bits may differ.
+    losses = {**first.losses, **second.losses}
+    assert list(losses) == list(whole.losses)
+    assert_close(losses.values(), whole.losses.values(), rtol=1e-5)
     assert_same_weights(second, whole)
 
 
@@ -45,18 +39,6 @@ def test_every_step_is_that_of_an_uninterrupted_training(train, tmp_path):
 def test_who_is_dismissed_saves_its_last_step(train, tmp_path):
     train(EPOCHS, until=7)
     assert saved_steps(tmp_path) == [7]
-
-
-@pytest.mark.long
-def test_a_damaged_newest_checkpoint_costs_only_its_steps(train, tmp_path, caplog):
-    whole = train(EPOCHS, job="whole")
-    train(EPOCHS, "checkpoint.every_steps=4", "checkpoint.keep=9", until=10)
-    for step in (8, 10):
-        os.truncate(checkpoint_files.path_of(tmp_path / "job" / "checkpoints", step), 1000)
-    second = train(EPOCHS, "resume=must")
-    assert min(second.losses) == 5
-    assert "step-000000008.safetensors" in caplog.text
-    assert_same_weights(second, whole)
 
 
 @pytest.mark.long
@@ -102,20 +84,16 @@ def test_an_evaluation_may_be_new_where_a_training_goes_on(train, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("setting", "error", "message"),
+    ("setting", "named"),
     [
-        (
-            "train.batch_size=48",
-            ConfigError,
-            "Received: train.batch_size=48; the checkpoint has 24",
-        ),
-        ("data_plan.seed=3", ConfigError, "Received: data_plan.seed=3; the checkpoint has 0"),
-        ("train.learning_rate=0.1", ConfigError, "another train.learning_rate"),
+        ("train.batch_size=48", r"train\.batch_size=48\D+24"),
+        ("data_plan.seed=3", r"data_plan\.seed=3\D+0"),
+        ("train.learning_rate=0.1", r"train\.learning_rate"),
     ],
 )
-def test_another_training_is_refused(train, setting, error, message):
+def test_another_training_is_refused(train, setting, named):
     train(EPOCHS, until=7)
-    with pytest.raises(error, match=message):
+    with pytest.raises(ConfigError, match=named):
         train(EPOCHS, "resume=auto", setting)
 
 

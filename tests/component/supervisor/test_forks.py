@@ -1,27 +1,23 @@
 """Workers that are forked: like those that are started, and none the worse for the server's end."""
 
-import contextlib
 import ctypes
 import dataclasses
 import os
 import signal
-import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
-import edl_horovod
 from edl_horovod.job.events import EventLog
 from edl_horovod.supervisor import forks
 from edl_horovod.supervisor.forks import ForkServer, WarmServer
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.processes import Child, end_all
 from edl_horovod.supervisor.slots import Slots
+from tests.programs import REPOSITORY
 from tests.waiting import is_running, wait_until
 
-ROOT = Path(edl_horovod.__file__).parent.parent
 LIMIT_SECONDS = 8.0
 SERVE = "import os, signal, socket, sys; from edl_horovod.job import lifeline; "
 SERVE += "from edl_horovod.worker import __main__ as worker; "
@@ -40,7 +36,9 @@ class Workers:
     def __init__(self, folder, code, *, before=SERVE):
         self.folder = folder
         argv = (sys.executable, "-c", before + code)
-        self.command = Command(argv=argv, environment={"PYTHONPATH": str(ROOT)}, can_fork=True)
+        self.command = Command(
+            argv=argv, environment={"PYTHONPATH": str(REPOSITORY)}, can_fork=True
+        )
         self.server = ForkServer(self.command, folder / "forks.log")
         self.children = []
 
@@ -258,23 +256,13 @@ def test_without_a_log_file_a_worker_prints_where_its_launcher_does(make, capfd)
     assert capfd.readouterr().out == "3\n!"
 
 
-def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
+def test_nothing_is_left_when_the_launcher_is_killed(tmp_path, ends_with_its_launcher):
     code = (
-        "import signal; from pathlib import Path\n"
+        "from pathlib import Path\n"
         "from tests.component.supervisor.test_forks import *\n"
         f"workers = Workers(Path({str(tmp_path)!r}), SLEEP).ready()\n"
         "pids = [workers.start().pid for _ in range(2)]\n"
         "wait_until(lambda: [child.tail() for child in workers.children] == ['up', 'up'])\n"
-        "print(workers.server_pid, *pids, flush=True); signal.pause()\n"
+        "print(workers.server_pid, *pids, flush=True)"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as launcher:
-        with contextlib.ExitStack() as stack:
-            stack.callback(launcher.kill)
-            pids = [int(word) for word in launcher.stdout.readline().split()]
-        assert len(pids) == 3
-        wait_until(lambda: not any(map(is_running, pids)))
+    ends_with_its_launcher(code, 3)

@@ -2,14 +2,11 @@
 
 import os
 import signal
-import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
-import edl_horovod
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.processes import Child, end_all, signals_held
 from tests.waiting import is_running, wait_until
@@ -125,30 +122,14 @@ def test_signals_wait_while_they_are_held_whichever_thread_takes_them():
     idle.set()
 
 
-def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
-    launcher = tmp_path / "launcher.py"
-    log = tmp_path / "child.log"
-    launcher.write_text(
-        "import signal, sys\n"
+def test_nothing_is_left_when_the_launcher_is_killed(tmp_path, ends_with_its_launcher):
+    code = (
         "from pathlib import Path\n"
-        "from edl_horovod.supervisor.plan import Command\n"
-        "from edl_horovod.supervisor.processes import Child\n"
-        f"command = Command(argv=(sys.executable, '-c', {LIFELINE!r}))\n"
-        f"children = [Child(command, Path({str(log)!r})) for _ in range(2)]\n"
-        "print(*[child.pid for child in children], flush=True)\n"
-        "signal.pause()\n"
+        "from tests.component.supervisor.test_processes import *\n"
+        "command = Command(argv=(sys.executable, '-c', LIFELINE))\n"
+        f"log = Path({str(tmp_path)!r}, 'child.log')\n"
+        "children = [Child(command, log) for _ in range(2)]\n"
+        "wait_until(lambda: log.read_text().count('up') == 2)\n"
+        "print(*[child.pid for child in children], flush=True)"
     )
-    root = str(Path(edl_horovod.__file__).parent.parent)
-    with subprocess.Popen(
-        [sys.executable, str(launcher)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": root},
-    ) as process:
-        assert process.stdout is not None
-        pids = [int(pid) for pid in process.stdout.readline().split()]
-        assert len(pids) == 2
-        wait_until(lambda: log.exists() and log.read_text().count("up") == 2)
-        assert all(map(is_running, pids))
-        process.kill()
-        wait_until(lambda: not any(map(is_running, pids)))
+    ends_with_its_launcher(code, 2)

@@ -203,25 +203,18 @@ def test_one_that_failed_and_is_back_in_the_ring_is_healthy(make):
     assert is_hopeless(slots)
 
 
-def test_one_that_dies_in_every_ring_is_given_up(make):
-    slots, clock = make(FAIL)
-    ring = recorded("generation", members=("localhost:0",), is_formed=True)
-    for _ in range(module.HOPELESS_FAILURES):
-        assert not is_hopeless(slots)
-        slots.note([ring])
-        fail_without_progress(slots, clock, number=0, times=1)
-    with pytest.raises(JobFailed, match="3 times"):
-        slots.give_up_if_hopeless(1)
+STEPS = [recorded("step", step=1), recorded("step", step=2), recorded("evaluation", step=2)]
+RING = [recorded("generation", members=("localhost:0",), is_formed=True)]
 
 
-def test_steps_that_are_made_once_more_are_no_progress(make):
+@pytest.mark.parametrize("noted", [RING, STEPS], ids=["rings", "steps that are made once more"])
+def test_one_that_dies_again_and_again_is_given_up_without_progress(make, noted):
     slots, clock = make(FAIL)
-    slots.note([recorded("step", step=2), recorded("evaluation", step=2)])
+    slots.note(noted)
     for _ in range(module.HOPELESS_FAILURES):
         assert not is_hopeless(slots)
+        slots.note(noted)
         fail_without_progress(slots, clock, number=0, times=1)
-        again = [recorded("step", step=step) for step in (1, 2)]
-        slots.note([*again, recorded("evaluation", step=2)])
     with pytest.raises(JobFailed, match="3 times"):
         slots.give_up_if_hopeless(1)
     slots.note([recorded("step", step=3)])
@@ -256,6 +249,8 @@ def test_the_fault_of_an_earlier_process_of_the_slot_is_not_told_again(make, tmp
     fail(slots, clock)
     fail(slots, clock)
     assert failures(tmp_path)[1] == "ended with 3; starts again in 1 s"
+    states = [e.event.state for e in events.read(tmp_path / "events.jsonl")]
+    assert states == ["started", "failed", "started", "failed"]
 
 
 def test_no_slot_has_no_failures(make):
@@ -336,11 +331,3 @@ def test_a_slot_wanted_again_before_its_worker_went_gets_no_second_one(make):
     slots.num_wanted = 2
     slots.keep()
     assert [child.pid for child in slots.children] == pids
-
-
-def test_starts_and_failures_are_told(make, tmp_path):
-    slots, clock = make(FAIL)
-    fail(slots, clock)
-    states = [e.event.state for e in events.read(tmp_path / "events.jsonl")]
-    assert states == ["started", "failed", "started"]
-    assert "ended with 3" in failures(tmp_path)[0]

@@ -13,6 +13,7 @@ import pytest
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.warm_workers import private_folder, socket_folder
 from edl_horovod.worker.stand_in import wait_for_place
+from tests.programs import python
 from tests.waiting import wait_until
 
 LIMIT_SECONDS = 20.0
@@ -98,10 +99,16 @@ def test_a_warm_worker_takes_the_place_with_its_variables_and_output(warm, launc
     assert complaint == "complaint\n"
 
 
-def test_signals_reach_the_worker_and_its_end_is_the_launched_ones(warm, launch):
-    worker = warm(end="sleep")
-    shim = launch()
+@pytest.fixture
+def placed(warm, launch):
+    """A warm worker in the place of a launched process, and that process."""
+    worker, shim = warm(end="sleep"), launch()
     assert shim.stdout.readline().startswith(str(worker.pid))
+    return worker, shim
+
+
+def test_signals_reach_the_worker_and_its_end_is_the_launched_ones(placed):
+    worker, shim = placed
     shim.stderr.readline()
     wait_until(lambda: catches(shim, signal.SIGTERM))
     shim.send_signal(signal.SIGTERM)
@@ -109,20 +116,10 @@ def test_signals_reach_the_worker_and_its_end_is_the_launched_ones(warm, launch)
     assert worker.wait(LIMIT_SECONDS) == 143
 
 
-def test_a_killed_worker_ends_the_launched_process(warm, launch):
-    worker = warm(end="sleep")
-    shim = launch()
-    shim.stdout.readline()
-    worker.kill()
-    assert shim.wait(LIMIT_SECONDS) == 137
-
-
-def test_a_killed_launched_process_ends_the_worker(warm, launch):
-    worker = warm(end="sleep")
-    shim = launch()
-    shim.stdout.readline()
-    shim.kill()
-    assert worker.wait(LIMIT_SECONDS) == 1
+@pytest.mark.parametrize(("killed", "exit_code"), [(0, 137), (1, 1)], ids=["worker", "launched"])
+def test_one_that_is_killed_ends_the_other(placed, killed, exit_code):
+    placed[killed].kill()
+    assert placed[1 - killed].wait(LIMIT_SECONDS) == exit_code
 
 
 def test_each_takes_one_and_its_own_slots_first(warm, launch):
@@ -177,6 +174,5 @@ def test_the_folder_is_its_owners_alone(config):
 
 def test_it_imports_nothing_heavy():
     code = "import edl_horovod.worker.shim, sys; print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"numpy", "tensorflow", "yaml", "asyncio", "horovod", "edl_horovod.config"}
-    assert not heavy & set(run.stdout.split())
+    assert not heavy & set(python(code).split())

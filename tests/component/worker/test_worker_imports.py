@@ -1,18 +1,12 @@
 """What a worker has imported before it is forked: nothing of it runs, so nothing is cut off."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-import edl_horovod
 from tests.frameworks import NEEDS_KERAS
+from tests.programs import python
 
 pytestmark = NEEDS_KERAS
 JOB = 'JobConfig(task="train", data="d", model_def="m", output="o")'
-ROOT = str(Path(edl_horovod.__file__).parent.parent)
 NOTHING_RUNS = """
 import os
 from edl_horovod.config.schema import JobConfig
@@ -91,16 +85,7 @@ print(*{thread.is_alive() for thread in threads})"""
 
 
 def _run(code):
-    run = subprocess.run(
-        [sys.executable, "-c", code.replace("JOB", JOB)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "2"},
-    )
-    assert run.returncode == 0, run.stderr
-    return run.stdout
+    return python(code.replace("JOB", JOB), OMP_NUM_THREADS="2")
 
 
 @pytest.mark.long

@@ -27,7 +27,10 @@ from tests.waiting import hold, until
 
 SECRET = b"the job's secret"
 LIMIT_SECONDS = 8.0
-NUMBERS = itertools.count()
+NUMBERS = itertools.count(1)
+RING = {"generation": 3, "step": 7, "rendezvous_address": "10.0.0.1", "rendezvous_port": 4000}
+RING |= {"rendezvous_token": "token"}
+"""What the places of a ring have in common."""
 QUICK = {
     "sign_of_life_seconds": 0.15,
     "return_seconds": 0.05,
@@ -57,7 +60,8 @@ class FakeWorker:
     """A worker that does at once what it is told, except for what a test takes over."""
 
     def __init__(self, port, slot=0, host="localhost", *, secret=SECRET, party="", tls=None):
-        self.name = f"{host}:{slot}:1:{next(NUMBERS)}"
+        self.pid = next(NUMBERS)
+        self.name = f"{host}:{slot}:1:{self.pid}"
         self.heard = []
         self.place = None
         self.generation = 0
@@ -86,7 +90,7 @@ class FakeWorker:
         self._channel = Channel(self._secret, **nonces, is_server=False)
         self.said = greeting(nonce, self._party)
         self._writer.write(self.said)
-        hello = {"worker": self.name, "host": self._host, "slot": self._slot, "pid": 1}
+        hello = {"worker": self.name, "host": self._host, "slot": self._slot, "pid": self.pid}
         hello |= {"generation": self.generation, "is_ready": self.is_ready, "step": self.step}
         hello |= {"formed": 0, "is_leaving": False, "has_state": self.has_state}
         self.send("hello", **{**hello, **fields})

@@ -7,14 +7,13 @@ import contextlib
 import inspect
 import socket
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from edl_horovod.coordinator.wire import Channel, new_nonce
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import CollectiveFailed
-from edl_horovod.frameworks.world import World
 from edl_horovod.job import outcome
 from edl_horovod.job.events import EventLog, read
 from edl_horovod.job.outcome import Success
@@ -26,20 +25,11 @@ from edl_horovod.ring.membership.coordinated import (
     CoordinatedTimings,
     CoordinatorAddress,
 )
+from tests.parallel.places import FormsAtOnce, place_of
 from tests.waiting import wait_until, watch
 
 SECRET = b"the job's secret"
 LIMIT_SECONDS = 8.0
-
-
-class FormsAtOnce:
-    """An adapter whose rings form at once."""
-
-    def leave(self):
-        pass
-
-    def form_assigned(self, place, **_):
-        return World.of(place)
 
 
 class Call:
@@ -108,12 +98,14 @@ TIMINGS = CoordinatedTimings(
 )
 
 
+def address_of(coordinator, **worker):
+    return CoordinatorAddress(host="127.0.0.1", port=coordinator.port, secret=SECRET, **worker)
+
+
 @pytest.fixture
 def membership(coordinator, request):
     """A test may ask for other timings by a parameter."""
-    address = CoordinatorAddress(
-        host="127.0.0.1", port=coordinator.port, secret=SECRET, worker_host="localhost", slot=3
-    )
+    address = address_of(coordinator, worker_host="localhost", slot=3)
     timings = replace(TIMINGS, **getattr(request, "param", {}))
     membership = CoordinatedMembership(FormsAtOnce(), address, timings)
     yield membership
@@ -150,10 +142,7 @@ class Doing:
 
 
 def place(generation):
-    numbers = {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "cross_rank": 0}
-    address = {"rendezvous_address": "127.0.0.1", "rendezvous_port": 1, "rendezvous_token": "t"}
-    place = {"worker": "localhost:3", "cross_size": 1, "step": 0, "host": "localhost"}
-    return {"generation": generation, **numbers, **address, **place}
+    return asdict(replace(place_of(0, 1, "t", generation, size=1), worker="localhost:3"))
 
 
 def test_a_warm_worker_gets_its_place(membership, coordinator):
@@ -179,8 +168,11 @@ def test_stop_dismisses_a_waiting_worker(membership, coordinator, fields, is_fin
 
 
 def test_who_was_to_leave_makes_room_for_nobody(membership, coordinator):
+    """Nor does it wait until others have the state."""
     call = trained(membership, coordinator)
+    assert membership.can_stream_state()
     membership.leave_soon()
+    assert not membership.can_stream_state()
     call.send("stop", reason="its slot is no longer wanted")
     assert Doing(membership.join, 5).end().error.is_final
 
@@ -239,13 +231,6 @@ def test_who_is_still_being_given_the_state_says_so_and_when_it_has_all(membersh
     assert call.hear("formed").get("has_state", True)
 
 
-def test_who_is_to_leave_does_not_wait_until_others_have_the_state(membership, coordinator):
-    trained(membership, coordinator)
-    assert membership.can_stream_state()
-    membership.leave_soon()
-    assert not membership.can_stream_state()
-
-
 @pytest.mark.parametrize("membership", [{"leave_alone_seconds": 0.1}], indirect=True)
 def test_a_worker_that_is_to_leave_does_not_wait_for_a_coordinator_that_is_away(
     membership, coordinator
@@ -280,9 +265,7 @@ def test_the_result_is_told_again_to_a_coordinator_that_was_restarted(membership
 
 
 def test_a_party_tells_the_coordinator_neither_metrics_nor_paths(coordinator, tmp_path):
-    address = CoordinatorAddress(
-        host="127.0.0.1", port=coordinator.port, secret=SECRET, worker_host="north", slot=0
-    )
+    address = address_of(coordinator, worker_host="north", slot=0)
     membership = CoordinatedMembership(FormsAtOnce(), address, TIMINGS, tmp_path / "result.json")
     result = Success(steps=7, metrics={"loss": 0.5}, examples=60, output="/models/north")
     finishing = Doing(membership.finished, result)
@@ -366,18 +349,16 @@ def test_a_coordinator_that_never_proves_itself_is_given_up(membership, coordina
 
 
 @pytest.mark.parametrize("membership", [{"quiet_seconds": 0.1}], indirect=True)
-def test_a_coordinator_that_is_quiet_is_called_again(membership, coordinator):
-    call = trained(membership, coordinator)
-    assert coordinator.accept().hello["generation"] == 1
-    assert call.ends()
-
-
-@pytest.mark.parametrize("membership", [{"quiet_seconds": 0.1}], indirect=True)
-def test_a_coordinator_that_does_not_even_greet_is_called_again(membership, coordinator):
+def test_a_coordinator_that_is_quiet_or_does_not_even_greet_is_called_again(
+    membership, coordinator
+):
     joining = Doing(membership.join, -1)
     silent = coordinator.socket.accept()[0]
-    coordinator.accept().send("assign", **place(1))
+    call = coordinator.accept()
+    call.send("assign", **place(1))
     assert joining.end().result.generation == 1
+    assert coordinator.accept().hello["generation"] == 1
+    assert call.ends()
     silent.close()
 
 

@@ -6,9 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edl_horovod.coordinator.decide import Candidate, assign_ranks, choose_members
+from tests.unit.coordinator.conftest import RING
 
-RING = {"generation": 3, "step": 7, "rendezvous_address": "10.0.0.1", "rendezvous_port": 4000}
-RING |= {"rendezvous_token": "token"}
 HOSTS = ["a", "b", "c"]
 
 few = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
@@ -34,6 +33,11 @@ def situations(draw):
     return candidates, wanted, members, draw(st.integers(0, 8))
 
 
+def in_situations(*others):
+    """Run a test in many situations, and with what some other strategies draw."""
+    return lambda test: few(given(situations(), *others)(test))
+
+
 def chosen(situation):
     candidates, wanted, current, most = situation[:4]
     spares = situation[4] if len(situation) > 4 else 0
@@ -42,8 +46,7 @@ def chosen(situation):
     return [by_name[name] for name in names]
 
 
-@few
-@given(situations())
+@in_situations()
 def test_members_stay_before_newcomers_come(situation):
     candidates, wanted, current, _ = situation
     names = {member.worker for member in chosen(situation)}
@@ -54,8 +57,7 @@ def test_members_stay_before_newcomers_come(situation):
         assert could_stay <= names
 
 
-@few
-@given(situations())
+@in_situations()
 def test_the_ring_is_as_large_as_it_may_be_and_has_nobody_twice(situation):
     candidates, wanted, _, most = situation
     slots = {(c.host, c.slot) for c in candidates if c.slot < wanted.get(c.host, 0)}
@@ -64,16 +66,14 @@ def test_the_ring_is_as_large_as_it_may_be_and_has_nobody_twice(situation):
     assert len({member.worker for member in members}) == len(members)
 
 
-@few
-@given(situations())
+@in_situations()
 def test_rank_0_is_the_oldest_member_of_the_host_with_the_oldest_member(situation):
     members = chosen(situation)
     if members:
         assert members[0] == min(members, key=lambda member: member.order)
 
 
-@few
-@given(situations(), st.randoms())
+@in_situations(st.randoms())
 def test_the_answer_does_not_depend_on_the_order_of_the_question(situation, random):
     candidates, wanted, current, most = situation
     shuffled = random.sample(candidates, len(candidates))
@@ -81,16 +81,14 @@ def test_the_answer_does_not_depend_on_the_order_of_the_question(situation, rand
     assert choose_members(shuffled, wanted, again, most) == choose_members(*situation)
 
 
-@few
-@given(situations())
+@in_situations()
 def test_asking_again_changes_nothing(situation):
     candidates, wanted, _, most = situation
     members = choose_members(*situation)
     assert choose_members(candidates, wanted, members, most) == members
 
 
-@few
-@given(situations())
+@in_situations()
 def test_ranks_are_a_permutation_and_the_ranks_of_a_host_are_neighbours(situation):
     members = chosen(situation)
     places = assign_ranks(members, **RING)
@@ -102,8 +100,7 @@ def test_ranks_are_a_permutation_and_the_ranks_of_a_host_are_neighbours(situatio
     assert changes == max(0, len(set(hosts)) - 1)
 
 
-@few
-@given(situations())
+@in_situations()
 def test_local_and_cross_ranks_number_the_neighbours_and_their_counterparts(situation):
     members = chosen(situation)
     places = dict(zip((m.worker for m in members), assign_ranks(members, **RING), strict=True))
@@ -133,8 +130,7 @@ def test_the_host_of_the_oldest_worker_comes_first():
     assert choose_members(candidates, {"a": 2, "b": 2}, [], 4) == ("b0", "b1", "a0")
 
 
-@few
-@given(situations(), st.integers(0, 2))
+@in_situations(st.integers(0, 2))
 def test_only_wanted_slots_are_used_each_by_one_and_spares_make_no_more_of_them(situation, spares):
     candidates, wanted, _, most = situation
     members = chosen((*situation, spares))

@@ -1,6 +1,7 @@
 """Who hangs, and why: from what the workers say of themselves."""
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -12,24 +13,13 @@ STALL = 300.0
 pytestmark = pytest.mark.job(timings=QUICK)
 
 
-def report(name, doing, seconds, phase="step 7"):
+def report(doing, name, seconds, phase="step 7"):
     return Report(name, Pong(generation=2, doing=doing, phase=phase, seconds=seconds))
 
 
-def works(name, seconds):
-    return report(name, "works", seconds)
-
-
-def waits(name, seconds):
-    return report(name, "waits", seconds)
-
-
-def joins(name, seconds):
-    return report(name, "joins", seconds, "forming generation 3")
-
-
-def unwatched(name, seconds):
-    return report(name, "unwatched", seconds, "the result")
+works, waits = partial(report, "works"), partial(report, "waits")
+joins = partial(report, "joins", phase="forming generation 3")
+unwatched = partial(report, "unwatched", phase="the result")
 
 
 @dataclass(frozen=True)
@@ -73,14 +63,14 @@ def test_who_hangs(case):
 
 
 def test_the_verdict_says_what_why_and_for_how_long():
-    hung = [report("a", "works", 301, "examples of step 7"), waits("b", 300), waits("c", 300)]
+    hung = [works("a", 301, "examples of step 7"), waits("b", 300), waits("c", 300)]
     (verdict,) = find_hung(hung, [], stall_seconds=STALL)
     assert all(text in verdict.message for text in ("301 s", "examples of step 7", "2 others"))
 
 
 def test_of_ranks_that_wait_in_different_collectives_the_first_that_differs_ends():
-    ring = [waits("a", 310), waits("b", 305), report("c", "waits", 303, "evaluation after step 7")]
-    ring += [waits("d", 300)]
+    ring = [waits("a", 310), waits("b", 305), waits("d", 300)]
+    ring.insert(2, waits("c", 303, "evaluation after step 7"))
     (verdict,) = find_hung(ring, [], stall_seconds=STALL)
     assert (verdict.worker, verdict.is_end) == ("c", True)
     for text in ("4 ranks", "303 s", "in evaluation after step 7", "most in step 7"):
@@ -97,10 +87,8 @@ def hung(job):
     return [(event.worker, event.pid) for event in hanging]
 
 
-@pytest.mark.job(num_start=2)
 async def test_a_rank_that_lets_the_others_wait_is_told_to_end(job):
-    first, second = await job.worker(0), await job.worker(1, pid=77)
-    await job.ring(first, second)
+    first, second = await job.ring_of(0, 1)
     reports(first, "waits", 300)
     reports(second, "works", 301)
     await job.until(lambda: not second.is_connected)
@@ -108,14 +96,13 @@ async def test_a_rank_that_lets_the_others_wait_is_told_to_end(job):
     assert "1 other" in message["reason"]
     await job.ring(first)
     assert first.kinds().count("dump") == 1  # Each of its ring leaves its traces.
-    assert hung(job) == [("localhost:1", 77)]
+    assert hung(job) == [("localhost:1", second.pid)]
 
 
-@pytest.mark.job(num_start=2, forming_seconds=0.1)
+@pytest.mark.job(forming_seconds=0.1)
 async def test_one_that_does_not_end_is_said_to_hang_once_and_never_invited(job):
-    first, second = await job.worker(0), await job.worker(1)
+    first, second = await job.ring_of(0, 1)
     second.ignores |= {"end", "change"}
-    await job.ring(first, second)
     reports(first, "waits", 300)
     reports(second, "works", 301)
     await job.until(lambda: "end" in second.kinds())
@@ -154,14 +141,12 @@ async def test_one_that_nobody_waits_for_is_asked_once_where_it_is(job):
     assert "step 7" in event.message
 
 
-@pytest.mark.job(num_start=2)
 async def test_a_silent_member_is_said_to_hang_once_the_ring_goes_on_without_it(job):
-    first, second = await job.worker(0), await job.worker(1, pid=78)
-    await job.ring(first, second)
+    first, second = await job.ring_of(0, 1)
     second.ignores |= {"ping", "change"}
     await job.ring(first, least_generation=2)
     await job.until(lambda: hung(job))
-    assert hung(job) == [("localhost:1", 78)]
+    assert hung(job) == [("localhost:1", second.pid)]
     # Stopped for long, but not killed: it may come back.
     second.ignores.clear()
     second.ready()

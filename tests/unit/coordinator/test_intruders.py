@@ -153,35 +153,31 @@ async def test_what_a_worker_once_said_said_again(job):
     await job.ring(first, await job.worker(1))
 
 
-@pytest.mark.parametrize("nonce", ["", "x" * 32, "0" * 31, "0" * 33, "a:c:0:{}", "0" * 60_000])
-async def test_a_nonce_that_is_none(job, nonce):
-    """It becomes a part of what the codes cover: even with the secret only a nonce is taken."""
-
+async def assert_hello_refused(job, nonce, slot):
+    """With the secret, but with a nonce or a slot that is none."""
     (first,) = await job.ring_of(0)
     reader, writer, server_nonce = await call(job)
     nonces = {"server_nonce": server_nonce, "client_nonce": nonce}
-    channel = Channel(job.settings.secret, **nonces, is_server=False)
-    hello = {"kind": "hello", "worker": "w", "host": "localhost", "slot": 1, "generation": 0}
-    line = channel.seal({**hello, "is_ready": True})
-    await assert_hung_up(reader, writer, greeting(nonce) + line)
-    await assert_unimpressed(job, first)
-
-
-@pytest.mark.parametrize("slot", [float("inf"), float("nan"), 1e400, 10**30, -1, 10**7, 1.5, "1"])
-async def test_a_slot_that_is_none(job, caplog, without_errors, slot):
-    """Even with the secret only a slot is taken."""
-
-    (first,) = await job.ring_of(0)
-    reader, writer, server_nonce = await call(job)
-    nonces = {"server_nonce": server_nonce, "client_nonce": "0" * 32}
     channel = Channel(job.settings.secret, **nonces, is_server=False)
     hello = {"kind": "hello", "worker": "w", "host": "localhost", "slot": slot}
     hello |= {"generation": 0, "is_ready": True, "step": -1, "pid": 1}
     # As another program would seal it: ours makes null of what is no number.
     body = json.dumps(hello)
     code = channel._code("c", 0, body)
-    await assert_hung_up(reader, writer, greeting("0" * 32) + f"{code} {body}\n".encode())
+    await assert_hung_up(reader, writer, greeting(nonce) + f"{code} {body}\n".encode())
     await assert_unimpressed(job, first)
+
+
+@pytest.mark.parametrize("nonce", ["", "x" * 32, "0" * 31, "0" * 33, "a:c:0:{}", "0" * 60_000])
+async def test_a_nonce_that_is_none(job, nonce):
+    """It becomes a part of what the codes cover: even with the secret only a nonce is taken."""
+    await assert_hello_refused(job, nonce, 1)
+
+
+@pytest.mark.parametrize("slot", [float("inf"), float("nan"), 1e400, 10**30, -1, 10**7, 1.5, "1"])
+async def test_a_slot_that_is_none(job, caplog, without_errors, slot):
+    """Even with the secret only a slot is taken."""
+    await assert_hello_refused(job, "0" * 32, slot)
     assert "connection refused" in caplog.text
 
 
@@ -219,18 +215,27 @@ async def test_a_connection_that_proves_nothing_is_ended(job):
     await assert_unimpressed(job, first)
 
 
-@pytest.mark.parametrize(
-    ("count", "data", "num_lines"), [(100, b"GET / HTTP/1.1\r\n\r\n", 1), (1, b"", 0)]
-)
-async def test_strangers_cannot_fill_the_log(job, caplog, count, data, num_lines):
+GARBAGE = {
+    "requests": b"GET / HTTP/1.1\r\n\r\n" * 500,
+    "bytes": bytes(range(256)) * 40,
+    "an endless line": b"x" * (3 * MAX_LINE_BYTES),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE.keys())
+async def test_strangers_cannot_fill_the_log(job, caplog, data):
     """And who only knocks is not worth a line."""
     (first,) = await job.ring_of(0)
-    for _ in range(count):
-        _, writer = await asyncio.open_connection("127.0.0.1", job.port)
-        writer.write(data)
-        writer.close()
-    await assert_unimpressed(job, first)
-    assert caplog.text.count("refused") == num_lines
+    with contextlib.ExitStack() as stack:
+        for number in range(100):
+            _, writer = await asyncio.open_connection("127.0.0.1", job.port)
+            writer.write(data)
+            stack.callback(writer.close)
+            if number % 2:
+                writer.close()
+        await assert_unimpressed(job, first)
+    assert caplog.text.count("refused") == (1 if data else 0)
 
 
 @pytest.mark.job(forming_seconds=8.0)

@@ -7,9 +7,8 @@ import pytest
 
 from edl_horovod.coordinator.decide import Candidate, assign_ranks, choose_members
 from edl_horovod.coordinator.workers import Worker
+from tests.unit.coordinator.conftest import RING
 
-RING = {"generation": 3, "step": 7, "rendezvous_address": "10.0.0.1", "rendezvous_port": 4000}
-RING |= {"rendezvous_token": "token"}
 NUM = 300
 FEW_EACH = 20
 """Comparisons of names for each worker; the square would be some hundred."""

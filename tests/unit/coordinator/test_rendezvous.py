@@ -153,29 +153,26 @@ async def test_it_answers_for_a_while_after_its_end_and_then_no_more():
     await until(lambda: is_refused(port))
 
 
-def test_its_port_closes_with_an_event_loop_that_ends_right_after_the_ring_formed():
-    async def scenario():
-        async with Rendezvous("127.0.0.1", wait_seconds=5.0) as server:
-            return server
+@pytest.mark.parametrize("has_formed", [True, False])
+def test_its_port_closes_with_an_event_loop_that_ends(has_formed):
+    """Right after the ring formed, and while it forms."""
+    servers = []
 
-    server = asyncio.run(scenario())
-    assert is_refused(server.port)
-
-
-def test_its_port_closes_with_an_event_loop_that_ends_while_the_ring_forms():
-    async def form(servers):
+    async def form():
         async with Rendezvous("127.0.0.1", wait_seconds=5.0) as server:
             servers.append(server)
-            await asyncio.sleep(60)
+            if not has_formed:
+                await asyncio.sleep(60)
 
     async def scenario():
-        servers = []
-        task = asyncio.create_task(form(servers))
+        if has_formed:
+            return await form()
+        task = asyncio.create_task(form())
         await until(lambda: servers)
-        return task, servers[0]
+        return task
 
-    _, server = asyncio.run(scenario())
-    assert is_refused(server.port)
+    asyncio.run(scenario())
+    assert is_refused(servers[0].port)
 
 
 @pytest.mark.parametrize("first", ["global", "x" * 32, "", ":0", "%00"])

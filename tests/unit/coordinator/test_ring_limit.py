@@ -44,8 +44,3 @@ async def test_a_ring_that_pays_takes_all_step_by_step(job):
         await job.ring(*workers[:size], least_generation=size)
         clock.train(size, 10)
     assert [e.limit for e in job.events("autoscale")] == [2, 3, 4]
-
-
-async def test_without_it_a_ring_takes_all_at_once(job):
-    workers = [await job.worker(slot) for slot in range(3)]
-    await job.ring(*workers, least_generation=1)

@@ -97,6 +97,8 @@ def test_list_has_a_row_for_each_job_below_a_folder(tmp_path, client):
         ("b.job", "lost", 0, 2),
     ]
     assert {(row.place, row.step, row.total_steps) for row in rows} == {("", 5, 20)}
+    with pytest.raises(ConfigError, match="nothing"):
+        client.list([tmp_path / "nothing"])
 
 
 def test_status_is_what_the_events_add_up_to(running, client):
@@ -186,7 +188,10 @@ def test_events_are_marked_with_who_said_them(tmp_path, client):
 
 @pytest.mark.parametrize(
     ("state", "condition"),
-    [("running",) * 2, ("finished", "running"), ("finished",) * 2, ("failed", "ended")],
+    [
+        *(("running",) * 2, ("finished", "running"), ("finished",) * 2),
+        *((state, "ended") for state in ("failed", "suspended")),
+    ],
 )
 def test_wait_ends_when_the_state_is_reached(tmp_path, client, state, condition):
     job = make_job(tmp_path / "job", state=state)
@@ -257,14 +262,6 @@ def test_a_stop_asks_the_launcher_and_waits_for_its_end(tmp_path, client):
         client.stop(job.path)
 
 
-def test_a_stop_of_a_job_that_has_ended_would_lose_nothing(tmp_path, client):
-    job = make_job(tmp_path / "job", checkpoint=NEVER, state="finished")
-
-    assert client.loss_at_stop(job.path) == ""
-    with pytest.raises(ConfigError, match="not running"):
-        client.stop(job.path)
-
-
 def test_a_stop_that_would_lose_steps_must_be_meant(tmp_path, client):
     job = make_job(tmp_path / "job", checkpoint=NEVER)
     launcher = Launcher(job)
@@ -276,6 +273,10 @@ def test_a_stop_that_would_lose_steps_must_be_meant(tmp_path, client):
 
     assert job.stop_request.exists()
     launcher.end()
+    say(job, "finished")
+    assert client.loss_at_stop(job.path) == ""
+    with pytest.raises(ConfigError, match="not running"):
+        client.stop(job.path)
 
 
 @pytest.mark.parametrize(("kind", "warnings"), [("local", 0), ("mpi", 1)])
@@ -327,7 +328,9 @@ def test_what_runs_or_has_finished_is_not_resumed(tmp_path, running, client):
 
 
 def test_delete_removes_a_jobs_directory_and_nothing_else(tmp_path, client):
+    """Also what a killed writer left there."""
     job = make_job(tmp_path / "job", state="finished")
+    (job.path / ".config.yaml.0a0a0a0a.partial").touch()
 
     assert str(job.path) in client.delete(job.path, is_dry_run=True)
     assert job.config.is_file()
@@ -341,24 +344,19 @@ def test_what_is_not_provably_an_ended_jobs_is_not_deleted(tmp_path, running, cl
         client.delete(running.path)
     without_marker = make_job(tmp_path / "unmarked", state="finished")
     without_marker.marker.unlink()
-    with pytest.raises(OutputError, match="No marker"):
-        client.delete(without_marker.path)
     link = tmp_path / "link"
     link.symlink_to(make_job(tmp_path / "linked", state="finished").path)
-    with pytest.raises(OutputError, match="No marker"):
-        client.delete(link)
-    foreign = JobDir(tmp_path / "of-horovodrun")
-    foreign.claim()
-    with EventLog(foreign.events, "localhost:0") as log:
-        log.write(event("step", step=1))
-    with pytest.raises(ConfigError, match="not launch"):
-        client.delete(foreign.path)
-
-    waited_for = JobDir(tmp_path / "waits-to-be-launched")
-    waited_for.claim()
-    EventLog(waited_for.events, "localhost:0").close()
-    with pytest.raises(ConfigError, match="not launch"):
-        client.delete(waited_for.path)
+    for path in (without_marker.path, link):
+        with pytest.raises(OutputError, match="No marker"):
+            client.delete(path)
+    for name, events in {"of-horovodrun": [event("step", step=1)], "to-be-launched": []}.items():
+        foreign = JobDir(tmp_path / name)
+        foreign.claim()
+        with EventLog(foreign.events, "localhost:0") as log:
+            for first in events:
+                log.write(first)
+        with pytest.raises(ConfigError, match="not launch"):
+            client.delete(foreign.path)
 
     assert len(list(tmp_path.iterdir())) == 6
 
@@ -398,13 +396,6 @@ def test_what_a_link_leads_to_stays(tmp_path, client):
     assert (elsewhere / "step-000000001.safetensors").exists()
 
 
-def test_what_a_killed_writer_left_is_the_jobs(tmp_path, client):
-    job = make_job(tmp_path / "m.job", state="finished")
-    (job.path / ".config.yaml.0a0a0a0a.partial").touch()
-    client.delete(job.path)
-    assert not job.path.exists()
-
-
 def test_the_current_folder_is_deleted_by_its_name_and_no_name_is_refused(
     tmp_path, client, monkeypatch
 ):
@@ -436,13 +427,3 @@ def test_a_running_launcher_is_known_by_its_lock_and_not_by_a_number(
     for directory, state in ((job, "lost"), (running, "running")):
         directory.launcher_pid.write_text(number)
         assert client.status(directory.path).state == state
-
-
-def test_a_stopped_job_has_ended(tmp_path, client):
-    job = make_job(tmp_path / "m.job", state="suspended")
-    assert client.wait(job.path, "ended", timeout_seconds=5) is not None
-
-
-def test_list_refuses_what_is_no_folder(tmp_path, client):
-    with pytest.raises(ConfigError, match="nothing"):
-        client.list([tmp_path / "nothing"])

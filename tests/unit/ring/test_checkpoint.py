@@ -45,6 +45,12 @@ def make(tmp_path, log):
     return make_one
 
 
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    return tmp_path / "checkpoints"
+
+
 def train(checkpoints, variable, steps):
     for step in steps:
         variable.assign(np.full(variable.shape, step, np.float32))
@@ -107,9 +113,7 @@ def test_the_newest_is_taken_up(make):
         (21, {"epoch_ended_step": 10, "epoch_begun_step": 10}),
     ],
 )
-def test_what_version_1_counted_in_one_number_is_read_as_two(make, tmp_path, calls, counters):
-    folder = tmp_path / "checkpoints"
-    folder.mkdir()
+def test_what_version_1_counted_in_one_number_is_read_as_two(make, folder, calls, counters):
     metadata = {"format_version": "1", "step": "10", "calls": str(calls), "facts": "{}"}
     path = checkpoint_files.path_of(folder, 10)
     write_tensors(path, {"kernel": np.ones(2, np.float32)}, metadata)
@@ -124,14 +128,15 @@ def test_who_is_ahead_of_the_newest_keeps_its_state(make):
     assert variable.numpy().tolist() == [-1.0, -1.0]
 
 
-def test_a_damaged_newest_gives_way_to_the_one_before(make, tmp_path, caplog):
-    train(*make(), range(1, 13))
-    damage(tmp_path, 10)
+def test_damaged_newest_ones_give_way_to_the_one_before(make, tmp_path, caplog):
+    train(*make(keep=3), range(1, 16))
+    for step in (10, 15):
+        damage(tmp_path, step)
     checkpoints, variable = make()
     assert checkpoints.load(after=-1)["step"] == 5
     assert variable.numpy().tolist() == [5.0, 5.0]
     assert "step-000000010.safetensors" in caplog.text
-    assert steps_in_events(tmp_path, "damaged") == [10]
+    assert steps_in_events(tmp_path, "damaged") == [15, 10]
     # It is known now: no ring that forms later reads it again.
     assert checkpoints.newest_step() == 5
 
@@ -148,9 +153,7 @@ def test_a_damaged_newer_one_pushes_out_no_good_one(make, tmp_path):
     assert make()[0].load(after=-1)["step"] == 20
 
 
-def test_a_half_written_file_is_no_checkpoint_and_goes_with_the_next(make, tmp_path):
-    folder = tmp_path / "checkpoints"
-    folder.mkdir()
+def test_a_half_written_file_is_no_checkpoint_and_goes_with_the_next(make, folder):
     (folder / ".step-000000003.host.7.partial").write_bytes(b"half")
     (folder / ".step-000000099.host.7.partial").write_bytes(b"just being written")
     checkpoints, variable = make()
@@ -170,10 +173,7 @@ def test_a_write_that_fails_is_told_and_training_goes_on(make, tmp_path, caplog)
 
 
 def test_whatever_ends_the_writing_is_told_and_training_goes_on(make, tmp_path):
-    checkpoints, _ = make(dtype=object)  # Of which a file can hold nothing.
-    for step in range(1, 6):
-        checkpoints.after_step({"step": step})
-        checkpoints.wait()
+    train(*make(dtype=object), range(1, 6))  # Of which a file can hold nothing.
     (failed,) = recorded(tmp_path, "failed")
     assert failed.step == 5
     assert "TypeError" in failed.message
@@ -197,25 +197,19 @@ def test_a_slow_disk_never_holds_more_than_one_copy(make, tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize(
-    ("facts", "named"),
+    ("facts", "shape", "error", "named"),
     [
         # That of a version that shuffled otherwise.
-        ({"order of blocks": "feistel"}, "order of blocks"),
-        ({"train.batch_size": 48}, r"train\.batch_size=48\D+24"),
-        ({"train.batch_size": 48, "data_plan.lanes": 9}, r"lanes and train\.batch_size"),
+        ({"order of blocks": "feistel"}, 2, ConfigError, "order of blocks"),
+        ({"train.batch_size": 48}, 2, ConfigError, r"train\.batch_size=48\D+24"),
+        ({"train.batch_size": 48, "data_plan.lanes": 9}, 2, ConfigError, r"lanes and .*batch_size"),
+        ({}, 3, DataError, r"\(float32\[2\]\).*kernel \(float32\[3\]\)"),
     ],
 )
-def test_another_training_is_refused_by_all_that_differs(make, facts, named):
+def test_another_training_or_model_is_refused_by_all_that_differs(make, facts, shape, error, named):
     train(*make(), [5])
-    checkpoints, _ = make(facts={**FACTS, **facts})
-    with pytest.raises(ConfigError, match=named):
-        checkpoints.load(after=-1)
-
-
-def test_another_model_is_refused_by_its_variables(make):
-    train(*make(), [5])
-    checkpoints, _ = make(shape=(3,))
-    with pytest.raises(DataError, match=r"\(float32\[2\]\).*kernel \(float32\[3\]\)"):
+    checkpoints, _ = make(facts={**FACTS, **facts}, shape=(shape,))
+    with pytest.raises(error, match=named):
         checkpoints.load(after=-1)
 
 

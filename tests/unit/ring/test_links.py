@@ -249,14 +249,25 @@ async def raw_offer(training, rendezvous, offer, *, holder="north", rank=0):
     return await exchange(training.port, path, offer.encode(), context)
 
 
+async def answer_to(training, rendezvous, links, offer, *, rank=1, **caller):
+    """Form a ring of two of a party, which has a rank, and of an offer by hand.
+
+    Returns:
+        The party's stand-in for Gloo, the status of its answer, and the answer to the offer.
+    """
+    gloo, port = training.gloo(rank, 2), await begin(links, rendezvous)
+    (_, answer), (status, _) = await asyncio.gather(
+        raw_offer(training, rendezvous, offer, rank=1 - rank, **caller),
+        gloo.exchange(port, rendezvous.token),
+    )
+    return gloo, status, answer
+
+
 async def test_a_party_that_cannot_be_reached_is_named_and_gloo_need_not_wait(training):
     south = await training.party("south")
     async with training.rendezvous() as rendezvous:
-        gloo, port = training.gloo(1, 2), await begin(south, rendezvous)
         closed = Offer(host="127.0.0.1", port=free_port(), key="00" * 16)
-        _, (status, _) = await asyncio.gather(
-            raw_offer(training, rendezvous, closed), gloo.exchange(port, rendezvous.token)
-        )
+        gloo, status, _ = await answer_to(training, rendezvous, south, closed)
         assert status == 200
         await gloo.accept()
         await assert_ended(gloo.peers[0][0])
@@ -269,11 +280,7 @@ async def test_a_party_does_not_talk_to_another_that_answers_in_its_place(traini
     south, west = await training.parties("south", "west")
     async with training.rendezvous() as rendezvous:
         await begin(west, rendezvous)
-        gloo, port = training.gloo(1, 2), await begin(south, rendezvous)
-        await asyncio.gather(
-            raw_offer(training, rendezvous, west._new_offer()),
-            gloo.exchange(port, rendezvous.token),
-        )
+        gloo, *_ = await answer_to(training, rendezvous, south, west._new_offer())
         await gloo.accept()
         await assert_ended(gloo.peers[0][0])
     assert "party:west" in str(south.explained(CollectiveFailed("closed")))
@@ -300,11 +307,9 @@ async def test_no_party_asks_the_rendezvous_for_another(training):
 async def test_a_key_is_of_no_use_to_another_party_than_the_one_it_is_for(training):
     north = await training.party("north")
     async with training.rendezvous() as rendezvous:
-        gloo, port = training.gloo(0, 2), await begin(north, rendezvous)
-        offer_of_south = Offer(host="127.0.0.1", port=1, key="00" * 16)
-        (status, answer), _ = await asyncio.gather(
-            raw_offer(training, rendezvous, offer_of_south, holder="south", rank=1),
-            gloo.exchange(port, rendezvous.token),
+        offer = Offer(host="127.0.0.1", port=1, key="00" * 16)
+        gloo, status, answer = await answer_to(
+            training, rendezvous, north, offer, rank=0, holder="south"
         )
         assert status == 200
         offer = Offer.decode(answer)
@@ -331,11 +336,8 @@ class Damaged(Offer):
 async def test_a_damaged_offer_fails_the_ring_and_not_the_party(training, kind, status):
     south = await training.party("south")
     async with training.rendezvous() as rendezvous:
-        gloo, port = training.gloo(1, 2), await begin(south, rendezvous)
         offer = kind(host="127.0.0.1", port=1, key="no key")
-        _, (received, _) = await asyncio.gather(
-            raw_offer(training, rendezvous, offer), gloo.exchange(port, rendezvous.token)
-        )
+        gloo, received, _ = await answer_to(training, rendezvous, south, offer)
         assert received == status
         if status == 200:
             await gloo.accept()
@@ -407,12 +409,8 @@ async def test_a_lost_coordinator_is_an_error_that_passes(training):
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        b"[]",
-        b"{}",
-        b'{"host": "h", "port": 1}',
-        b'{"host": "h", "key": "00", "port": 0}',
-        b'{"host": "h", "key": "00", "port": 65536}',
+        *(b"", b"[]", b"{}", b'{"host": "h", "port": 1}'),
+        *(b'{"host": "h", "key": "00", "port": %d}' % port for port in (0, 65536)),
     ],
 )
 def test_what_is_no_offer_is_refused(data):

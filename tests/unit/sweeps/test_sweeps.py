@@ -39,6 +39,10 @@ def states(folder: Path) -> list[str]:
 
 
 def test_each_job_has_its_folder_and_its_row(edl, trainings, tmp_path):
+    # The loss in a row is of the step that its metrics are of, as of the best step, whose weights
+    # a training that stops early may restore.
+    trainings.later_metrics = {"accuracy": 0.4}
+
     code, out, err = edl(RATES)
 
     assert code == 0
@@ -59,16 +63,6 @@ def test_each_job_has_its_folder_and_its_row(edl, trainings, tmp_path):
     rows = list(csv.DictReader((tmp_path / "s" / "sweep.csv").read_text().splitlines()))
     assert [row["train.learning_rate"] for row in rows] == ["0.1", "0.2", "0.3"]
     assert rows[0]["metrics.accuracy"] == "0.5"
-
-
-def test_the_loss_in_a_row_is_of_the_step_that_its_metrics_are_of(edl, trainings, tmp_path):
-    """As of the best step, whose weights a training that stops early may restore."""
-    trainings.later_metrics = {"accuracy": 0.4}
-
-    edl(RATES)
-
-    jobs = json.loads((tmp_path / "s" / "sweep.json").read_text())["jobs"]
-    assert (jobs[1]["loss"], jobs[1]["metrics"]) == (0.2, {"accuracy": 0.5})
 
 
 def test_a_failed_job_does_not_stop_the_others_and_is_tried_again(edl, trainings, tmp_path):
@@ -131,15 +125,18 @@ def test_a_model_zoo_in_git_is_the_same_if_its_url_is(edl, trainings, tmp_path):
     assert all(version in err for version in versions)
 
 
-def test_the_password_of_a_zoo_is_in_no_name_and_no_table(tmp_path):
+def plan_of(*overrides):
+    """The plan of a sweep, of a model `m` unless the settings say otherwise."""
+    model = [] if any(text.startswith("model_def") for text in overrides) else ["model_def=m"]
+    return make_plan(expand(["data=/d", "output=/o", *model, *overrides]))
+
+
+def test_the_password_of_a_zoo_is_in_no_name_and_no_table():
     zoos = ",".join(f"git+https://me:s3cr3t@host/{name}@main" for name in "ab")
-    typed = [f"model_zoo={zoos}", "model_def=m", "data=d", f"output={tmp_path}"]
-    plan = make_plan(expand(typed))
-    assert {job.chosen["model_zoo"] for job in plan.jobs} == {
-        "git+https://host/a@main",
-        "git+https://host/b@main",
-    }
-    assert "s3cr3t" not in repr(plan.jobs)
+    jobs = plan_of(f"model_zoo={zoos}").jobs
+    chosen = {job.chosen["model_zoo"] for job in jobs}
+    assert chosen == {f"git+https://host/{name}@main" for name in "ab"}
+    assert "s3cr3t" not in repr(jobs)
 
 
 MODEL = """
@@ -307,17 +304,13 @@ def test_dry_run_lists_the_jobs(edl, trainings, tmp_path):
     ],
 )
 def test_names_are_readable(overrides, names):
-    settings = ["data=/d", "output=/o", *overrides]
-    if not any(text.startswith("model_def") for text in settings):
-        settings.append("model_def=m")
-    assert [job.name for job in make_plan(expand(settings)).jobs] == names
+    assert [job.name for job in plan_of(*overrides).jobs] == names
 
 
 def test_names_that_would_be_alike_or_too_long_are_told_apart():
     long = "x" * 200
-    values = f"params.a='a/b','a:b','{long}1','{long}2'"
 
-    plan = make_plan(expand(["data=/d", "output=/o", "model_def=m", values]))
+    plan = plan_of(f"params.a='a/b','a:b','{long}1','{long}2'")
 
     names = [job.name for job in plan.jobs]
     assert len(set(names)) == 4
@@ -325,11 +318,9 @@ def test_names_that_would_be_alike_or_too_long_are_told_apart():
 
 
 def test_a_job_dir_holds_one_directory_a_job():
-    plan = make_plan(
-        expand(["data=/d", "output=/o", "model_def=m", "job_dir=/j", "train.epochs=1,2"])
-    )
+    configs = plan_of("job_dir=/j", "train.epochs=1,2").configs
 
-    assert [config.job_dir for config in plan.configs] == ["/j/epochs=1", "/j/epochs=2"]
+    assert [config.job_dir for config in configs] == ["/j/epochs=1", "/j/epochs=2"]
 
 
 def test_from_python(trainings, tmp_path):

@@ -2,14 +2,15 @@
 
 import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import edl_horovod
-from edl_horovod.coordinator.messages import Place
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.worker.environment import WorkerEnvironment
+from tests.parallel.places import place_of
 
 ROOT = Path(edl_horovod.__file__).parent
 COORDINATED = {
@@ -19,31 +20,15 @@ COORDINATED = {
     "EDL_SLOT": "2",
     "EDL_READY_FILE": "/ready/2",
 }
+RANKS = {"rank": 1, "size": 2, "local_rank": 0, "local_size": 1, "cross_rank": 1, "cross_size": 2}
 DRIVER = {
-    "HOROVOD_RANK": "1",
-    "HOROVOD_SIZE": "2",
-    "HOROVOD_LOCAL_RANK": "0",
-    "HOROVOD_LOCAL_SIZE": "1",
-    "HOROVOD_CROSS_RANK": "1",
-    "HOROVOD_CROSS_SIZE": "2",
+    **{f"HOROVOD_{name.upper()}": str(number) for name, number in RANKS.items()},
     "HOROVOD_HOSTNAME": "b",
     "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",
     "HOROVOD_GLOO_RENDEZVOUS_PORT": "4000",
 }
-PLACE = Place(
-    worker="b:0",
-    rank=1,
-    size=2,
-    local_rank=0,
-    local_size=1,
-    cross_rank=1,
-    cross_size=2,
-    generation=0,
-    step=0,
-    host="b",
-    rendezvous_address="10.0.0.1",
-    rendezvous_port=4000,
-)
+HOST = {"worker": "b:0", "host": "b", "rendezvous_address": "10.0.0.1"}
+PLACE = replace(place_of(1, 4000, "", generation=0), **HOST, **RANKS)
 
 
 def test_a_coordinators_worker():

@@ -12,29 +12,20 @@ SOON = ("ignoring_masked", "divided", "two_masks")
 LONG = [pytest.param(k, marks=pytest.mark.long) for k in masked.MODELS if k not in SOON]
 
 
-@pytest.mark.parametrize("kind", [*SOON, *LONG])
+@pytest.mark.parametrize("kind", ["pair", *SOON, *LONG])
 def test_a_loss_with_its_own_divisor_is_that_of_fit(world, kind, caplog):
-    data = masked.data(kind, NUM_EXAMPLES)
-    step, sums = by_us(loaded_with("masked.MaskedSpec", kind=kind), world, data)
+    """That of a pair of sum and weight is their quotient in `fit`."""
+    data, spec, params = masked.data(kind, NUM_EXAMPLES), "masked.MaskedSpec", {"kind": kind}
+    if kind == "pair":
+        spec, params = "masked.PairSpec", {}
+    step, sums = by_us(loaded_with(spec, **params), world, data)
     assert "(sum, weight)" not in caplog.text
     assert_same_everywhere(step.model.keras.get_weights())
     if world.is_leader:
-        loaded_with("masked.MaskedSpec")
-        model = masked.MODELS[kind]()
+        loaded_with(spec)
+        model = masked.MODELS["divided" if kind == "pair" else kind]()
         logs = by_fit(model, data)
         assert_same_weights(step.model.keras, model)
         count = sum(of_step.num_examples for of_step in sums)
         loss = sum(of_step.loss * of_step.num_examples for of_step in sums) / count
         np.testing.assert_allclose(loss, logs["loss"], rtol=1e-5)
-
-
-def test_a_pair_of_sum_and_weight_is_its_quotient_in_fit(world, caplog):
-    data = masked.data("pair", NUM_EXAMPLES)
-    step, _ = by_us(loaded_with("masked.PairSpec"), world, data)
-    assert "(sum, weight)" not in caplog.text
-    assert_same_everywhere(step.model.keras.get_weights())
-    if world.is_leader:
-        loaded_with("masked.PairSpec")
-        model = masked.MODELS["divided"]()
-        by_fit(model, data)
-        assert_same_weights(step.model.keras, model)

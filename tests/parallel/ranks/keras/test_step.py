@@ -13,13 +13,10 @@ import pytest
 import tensorflow as tf
 
 from edl_horovod.frameworks.keras.batches import KerasBatches
-from edl_horovod.frameworks.keras.collectives import KerasCollectives
 from edl_horovod.frameworks.keras.metrics import MetricCall
 from edl_horovod.frameworks.keras.step import NO_OPTIONS, KerasStep
 from edl_horovod.frameworks.step_options import StepOptions
-from edl_horovod.frameworks.values import Array
 from edl_horovod.models.zoo import load_spec
-from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.spec import Mode
 from tests.parallel import side
 from tests.parallel.agreement import assert_same_everywhere
@@ -107,17 +104,6 @@ def test_one_rank_that_knows_of_a_change_tells_all(world):
     ring = Side(world)
     ring.stream.restart(world.lanes(LANES), 0, 1)
     assert ring.step(wants_change=world.rank == world.size - 1).wants_change
-
-
-@pytest.mark.world_size(2, 3)
-def test_sync_takes_the_most_advanced_rank(world):
-    values = tf.Variable([float(world.rank), -0.0]), Array([world.rank])
-    counters = Counters(step={0: -1, 1: 12}.get(world.rank, 3))
-    state = RingState(dict(zip("ab", values, strict=True)), counters, KerasCollectives())
-    state.sync(world)
-    assert state.step == 12
-    assert values[0].numpy().tolist() == [1.0, -0.0]
-    assert values[1].numpy().tolist() == [1]
 
 
 def test_evaluation_is_that_of_one_process(world):

@@ -23,6 +23,7 @@ from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.tasks import warm as prepare
 from tests import numpy_framework
+from tests.arrays import assert_close
 from tests.parallel.agreement import assert_same_everywhere
 from tests.records import write_records
 from tests.watched_framework import watch
@@ -66,21 +67,10 @@ def train(world, name, *overrides, model_def="tiny"):
     scratch = Path(os.environ["RING_SCRATCH"]) / f"{name}-{os.environ['HOROVOD_RANK']}"
     data = write_records(scratch / "data", 100)
     keras.backend.clear_session()
-    config = compose(
-        "train",
-        [
-            f"data={data}",
-            f"validation_data={data}",
-            f"model_zoo={ZOO}",
-            f"model_def={model_def}",
-            "train.batch_size=24",
-            "data_plan.lanes=6",
-            "data_plan.shuffle_window=16",
-            f"output={scratch}/out",
-            f"job_dir={scratch}",
-            *overrides,
-        ],
-    )
+    settings = [f"data={data}", f"validation_data={data}", f"output={scratch}/out"]
+    settings += [f"job_dir={scratch}", f"model_zoo={ZOO}", f"model_def={model_def}"]
+    settings += ["train.batch_size=24", "data_plan.lanes=6", "data_plan.shuffle_window=16"]
+    config = compose("train", [*settings, *overrides])
     with (
         EventLog(scratch / "events.jsonl", "test") as log,
         prepare.make_warm(config, log, ME) as work,
@@ -93,11 +83,6 @@ def train(world, name, *overrides, model_def="tiny"):
 
 def weights(ring):
     return [variable.numpy() for variable in ring.step.model_variables.values()]
-
-
-def assert_weights(ring, expected, **tolerance):
-    for weight, expected_weight in zip(weights(ring), expected, strict=True):
-        np.testing.assert_allclose(weight, expected_weight, **tolerance)
 
 
 @pytest.mark.long
@@ -147,7 +132,7 @@ def test_callbacks_change_all_ranks_alike(world, watched):
     assert_same_everywhere([*weights(ring), np.float64(rate)])
     single, of_one = train(ALONE, "called-alone", "train.epochs=9")
     assert ours.steps == of_one.steps == 25
-    assert_weights(ring, weights(single), rtol=1e-4, atol=1e-6)
+    assert_close(weights(ring), weights(single), rtol=1e-4, atol=1e-6)
 
 
 class Looks(keras.callbacks.Callback):
@@ -182,7 +167,7 @@ def test_callbacks_look_at_each_step_of_the_whole_ring_on_the_leader(world, watc
         np.testing.assert_allclose(*losses, rtol=1e-4)
     else:
         assert of_ring == []
-    assert_weights(ring, weights(single), rtol=1e-4, atol=1e-6)
+    assert_close(weights(ring), weights(single), rtol=1e-4, atol=1e-6)
 
 
 def test_a_framework_that_the_package_does_not_know_trains_as_one_process(world, monkeypatch):
@@ -244,7 +229,7 @@ def test_a_batch_that_grows_with_the_ring_is_plain_keras_with_a_larger_one(
         num_steps=result.steps,
         rates=lambda step: 0.05 * (1 + (on.size - 1) * min(step / 4, 1)),
     )
-    assert_weights(ring, expected, rtol=1e-3, atol=1e-5)
+    assert_close(weights(ring), expected, rtol=1e-3, atol=1e-5)
     if not is_alone:
         assert_same_everywhere(weights(ring))
 
@@ -271,7 +256,7 @@ def test_a_plateau_lowers_the_rate_that_a_growing_batch_multiplies(world, watche
         rates=rate,
         num_lanes=4,
     )
-    assert_weights(ring, expected, rtol=1e-3, atol=1e-5)
+    assert_close(weights(ring), expected, rtol=1e-3, atol=1e-5)
     own_rate = np.float32(ring.step.optimizer.learning_rate)
     np.testing.assert_allclose(own_rate, 0.05 * 0.5**3, rtol=1e-6)
     assert_same_everywhere([*weights(ring), own_rate])
