@@ -1,8 +1,5 @@
 """Run the tests of `ranks/` as the ranks of real rings of several sizes."""
 
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +7,7 @@ import pytest
 
 from edl_horovod.supervisor.plan import locate
 from tests.frameworks import FRAMEWORKS
+from tests.parallel.programs import run_command
 
 RANKS = Path(__file__).parent / "ranks"
 TIMEOUT_SECONDS = 900
@@ -34,29 +32,7 @@ def test_ring(framework, size, which, tmp_path):
     command += ["--network-interfaces", "lo", "--gloo"]
     command += [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(RANKS)]
     command += ["-m", which]
-    variables = {
-        "HOROVOD_ELASTIC": "1",
-        "TF_NUM_INTRAOP_THREADS": "1",
-        "TF_NUM_INTEROP_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-        "RING_FRAMEWORK": framework,
-        "RING_SIZE": str(size),
-        "RING_SCRATCH": str(tmp_path),
-    }
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        text=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        pytest.fail(f"the ring of {size} did not end in time\n{output}")
-    assert process.returncode == 0, output
+    variables = {"RING_FRAMEWORK": framework, "RING_SIZE": str(size), "RING_SCRATCH": str(tmp_path)}
+    output, log = run_command(command, TIMEOUT_SECONDS, HOROVOD_ELASTIC="1", **variables)
     # Each rank says so itself; a ring that collected nothing is no success.
-    assert output.count(" passed") == size, output
+    assert output.count(" passed") == size, f"{output}\n{log}"

@@ -4,11 +4,9 @@ import pytest
 
 from edl_horovod.errors import DataError
 from edl_horovod.job.events import EventLog
-from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.tasks import warm as prepare
+from tests.alone import ME
 from tests.jobs import config_of
-
-ME = WorkerIdentity(host="localhost", slot=0)
 
 
 @pytest.fixture

@@ -3,11 +3,10 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import edl_horovod
+from tests.programs import REPOSITORY
 
 PREPARED = "from edl_horovod.worker.__main__ import code_of, end\nimport sys\n"
 FILLED = """
@@ -34,13 +33,12 @@ end(code_of(main))
 
 
 def start(code: str) -> subprocess.Popen[str]:
-    root = str(Path(edl_horovod.__file__).parent.parent)
     return subprocess.Popen(
         [sys.executable, "-c", PREPARED + code],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": root, "PYTHONUNBUFFERED": ""},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": ""},
     )
 
 

@@ -1,7 +1,5 @@
 """A framework of the tests on a ring: compression of gradients, and newcomers while steps go on."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -11,8 +9,8 @@ from edl_horovod.ring.state import Counters, RingState
 from tests import numpy_framework
 from tests.jobs import training
 from tests.parallel.agreement import assert_same_everywhere
+from tests.parallel.side import ZOO
 
-ZOO = Path(__file__).parents[3] / "zoo"
 X = np.random.default_rng(7).normal(size=(48, 40, 200))
 Y = X.sum(axis=2, keepdims=True) * 0.5
 

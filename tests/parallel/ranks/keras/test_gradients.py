@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -14,12 +13,10 @@ from edl_horovod.frameworks.keras.gradients import add_over_ring
 from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.frameworks.step_options import Reduction, StepOptions
 from edl_horovod.frameworks.values import Batch
-from edl_horovod.frameworks.world import World
 from edl_horovod.models.zoo import load_spec
 from tests.parallel.agreement import assert_rounded_twice_at_most, assert_same_everywhere
+from tests.parallel.side import ALONE, ZOO
 
-ZOO = str(Path(__file__).parents[3] / "zoo")
-ALONE = World(rank=0, size=1, generation=1)
 BATCH, STEPS = 12, 12
 SPEC = ({"ids": tf.TensorSpec((None, 3), tf.int32)}, tf.TensorSpec((None,), tf.int32))
 

@@ -15,23 +15,19 @@ from edl_horovod.config.compose import compose
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.frameworks.keras.collectives import KerasCollectives
 from edl_horovod.frameworks.keras.framework import FRAMEWORK
-from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog
-from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.records.plan import StepSpans
 from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.tasks import warm as prepare
 from tests import numpy_framework
+from tests.alone import ME
 from tests.arrays import assert_close
 from tests.parallel.agreement import assert_same_everywhere
+from tests.parallel.side import ALONE, ZOO
 from tests.records import write_records
 from tests.watched_framework import watch
 from tests.zoo.tiny import TinySpec
-
-ME = WorkerIdentity(host="localhost", slot=0)
-ZOO = Path(__file__).parents[3] / "zoo"
-ALONE = World(rank=0, size=1, generation=1)
 
 
 @pytest.fixture
