@@ -1,6 +1,8 @@
 """Wait for what happens elsewhere: on an event loop, in another thread, process or host."""
 
 import asyncio
+import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -22,11 +24,11 @@ def wait_until(is_true, what="something", *, seconds=SECONDS, describe=str, paus
         What the condition returned.
     """
     deadline, seconds_between = time.monotonic() + seconds, FIRST_PAUSE
-    while not (value := is_true()):
+    while not (answer := is_true()):
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}\n{describe()}"
         time.sleep(min(seconds_between, pause))
         seconds_between *= 1.5
-    return value
+    return answer
 
 
 def watch(is_true, seconds, describe=str):
@@ -51,6 +53,16 @@ async def hold(is_true, seconds):
     while time.monotonic() < end:
         assert is_true()
         await asyncio.sleep(FIRST_PAUSE)
+
+
+def end(process, *, number=signal.SIGTERM, seconds=10):
+    """Ask a process to end, and kill it where that takes too long; returns its exit code."""
+    process.send_signal(number)
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def is_running(pid):

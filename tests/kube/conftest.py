@@ -10,11 +10,10 @@ import yaml
 from kubernetes import client as k8s
 
 from edl_horovod.cluster.client import Cluster
-from edl_horovod.cluster.credentials import Place
 from tests.kube import certificates, mpijobs, real
 from tests.kube.apiserver.admission import MASTERS, User
 from tests.kube.apiserver.server import ApiServer
-from tests.kube.lab import Lab
+from tests.kube.lab import Lab, connect
 
 ROOT = Path(__file__).resolve().parents[2]
 CRD = Path(os.environ.get("EDL_MPIJOB_CRD") or ROOT.parent / "shared/reference/mpijobs.crd.yaml")
@@ -47,7 +46,7 @@ def write_kubeconfig(
     cluster = {"server": url}
     if ca_file is not None:
         cluster["certificate-authority"] = str(ca_file)
-    content = {
+    kubeconfig = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "test",
@@ -57,7 +56,7 @@ def write_kubeconfig(
             {"name": "test", "context": {"cluster": "here", "user": "me", "namespace": namespace}}
         ],
     }
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(yaml.safe_dump(kubeconfig))
     return path
 
 
@@ -109,7 +108,7 @@ def cluster_of(backend, namespace, tmp_path):
 
     def make(token: str, place: str = namespace) -> Cluster:
         path = backend.kubeconfig(tmp_path / f"{token}.{place}", token=token, namespace=place)
-        opened.append(Cluster(Place(namespace=place, kubeconfig=str(path), context="test")))
+        opened.append(connect(path, place))
         return opened[-1]
 
     yield make
@@ -130,6 +129,15 @@ def lab(server, tmp_path, monkeypatch):
     lab = Lab(server, path)
     yield lab
     lab.cluster.close()
+
+
+@pytest.fixture
+def bare_server(tmp_path, monkeypatch):
+    """Our own without MPIJobs, to which the verbs find their way; the path of its kubeconfig."""
+    with ApiServer(has_mpijobs=False) as bare:
+        path = write_kubeconfig(tmp_path / "bare", bare.url, {"token": ADMIN})
+        monkeypatch.setenv("KUBECONFIG", str(path))
+        yield path
 
 
 @pytest.fixture
@@ -201,14 +209,24 @@ def rule(group: str, resources: str, verbs: str) -> dict:
     return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split()}
 
 
+def rbac(kind: str, name: str, **fields) -> dict:
+    return {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": {"name": name}, **fields}
+
+
+def role(name: str, rules: list[dict]) -> dict:
+    return rbac("Role", name, rules=rules)
+
+
+def binding(name: str, role_name: str, subject: dict) -> dict:
+    reference = {"apiGroup": RBAC, "kind": "Role", "name": role_name}
+    return rbac("RoleBinding", name, roleRef=reference, subjects=[subject])
+
+
 def allow(cluster: Cluster, name: str, rules: list[dict], *, subject: dict | None = None) -> None:
     """Make a Role, and bind it to a subject, which is by default the user `stranger`."""
-    role = {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": {"name": name}}
-    cluster.create({**role, "rules": rules})
-    user = {"apiGroup": RBAC, "kind": "User", "name": "stranger"}
-    reference = {"apiGroup": RBAC, "kind": "Role", "name": name}
-    subjects = [subject or user]
-    cluster.create({**role, "kind": "RoleBinding", "roleRef": reference, "subjects": subjects})
+    stranger_user = {"apiGroup": RBAC, "kind": "User", "name": "stranger"}
+    cluster.create(role(name, rules))
+    cluster.create(binding(name, name, subject or stranger_user))
 
 
 def config_map(name: str, **data: str) -> dict:

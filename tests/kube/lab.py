@@ -29,6 +29,11 @@ LAUNCHER = "mnist-launcher-abcde"
 WORKERS = ("mnist-worker-0", "mnist-worker-1")
 
 
+def connect(kubeconfig, namespace="default"):
+    """Our facade, as whoever a kubeconfig of these tests names."""
+    return Cluster(Place(namespace=namespace, kubeconfig=str(kubeconfig), context="test"))
+
+
 @contextlib.contextmanager
 def background(action):
     """Run an action in a thread of its own, which ends with the block."""
@@ -46,9 +51,7 @@ class Lab:
         self.num_events = 0
         self.lost_pods: set[str] = set()
         """Their kubelets are gone."""
-        self.cluster = Cluster(
-            Place(namespace="default", kubeconfig=str(kubeconfig), context="test")
-        )
+        self.cluster = connect(kubeconfig)
 
     def submit(self, *overrides: str, name: str = "mnist") -> None:
         config = config_of("train", [*TRAIN, *overrides])
@@ -58,19 +61,9 @@ class Lab:
 
     def add_pods(self, job: str = "mnist", *, workers: int = 2) -> None:
         mpijob = self.cluster.get("MPIJob", job)
-        for role, count in (("Launcher", 1), ("Worker", workers)):
-            template = mpijob["spec"]["mpiReplicaSpecs"][role]["template"]
-            for index in range(count):
-                name = f"{job}-worker-{index}" if role == "Worker" else f"{job}-launcher-abcde"
-                labels = {
-                    "training.kubeflow.org/operator-name": "mpi-operator",
-                    "training.kubeflow.org/job-name": job,
-                    "training.kubeflow.org/job-role": role.lower(),
-                }
-                meta = {"name": name, "labels": {**template["metadata"]["labels"], **labels}}
-                spec = {**template["spec"], "nodeName": "node-1"}
-                pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
-                self.cluster.create(pod)
+        self.cluster.create(mpi_operator.pod_of(mpijob, "Launcher", f"{job}-launcher-abcde"))
+        for index in range(workers):
+            self.cluster.create(mpi_operator.pod_of(mpijob, "Worker", f"{job}-worker-{index}"))
 
     def control(self, *, release: str = "0.8.2") -> None:
         """What mpi-operator with its own rights, the Job controller and the kubelets do."""
@@ -80,20 +73,16 @@ class Lab:
         path.write_text(self.kubeconfig.read_text().replace(ADMIN_TOKEN, "operator-token"))
         kubernetes = tuple(map(int, self.server.kubernetes_version.split(".")))
         official = k8s_config.new_client_from_config(config_file=str(path))
-        place = Place(namespace="default", kubeconfig=str(path), context="test")
-        with Cluster(place) as cluster, official:
+        with connect(path) as cluster, official:
             for _ in range(4):
                 for job in self.cluster.find("MPIJob"):
                     mpi_operator.operate(
                         cluster, k8s.BatchV1Api(official), job, self.pods(), release=release
                     )
+                set_status = self.server.set_status
                 for launcher in self.cluster.find("Job"):
                     job_controller.control(
-                        self.cluster,
-                        self.server.set_status,
-                        launcher,
-                        self.pods(),
-                        kubernetes=kubernetes,
+                        self.cluster, set_status, launcher, self.pods(), kubernetes=kubernetes
                     )
                 self._run_pods()
 
@@ -130,10 +119,10 @@ class Lab:
             "pods", "default", name, {"phase": phase, "conditions": conditions, **status}
         )
 
-    def set_condition(self, kind: str, message: str = "", **status) -> None:
+    def set_condition(self, kind: str, message: str = "", *, job: str = "mnist", **status) -> None:
         condition = {"type": kind, "status": "True", "message": message}
         self.server.set_status(
-            "mpijobs.kubeflow.org", "default", "mnist", {"conditions": [condition], **status}
+            "mpijobs.kubeflow.org", "default", job, {"conditions": [condition], **status}
         )
 
     def say(

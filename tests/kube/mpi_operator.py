@@ -50,7 +50,7 @@ def operate(cluster, batch, job, pods, *, release="0.8.2"):
     wanted = [f"{name}-worker-{index}" for index in range(replicas)]
     for pod_name in wanted:
         if pod_name not in workers:
-            cluster.create(_worker_pod(job, pod_name))
+            cluster.create(pod_of(job, "Worker", pod_name))
     _delete(cluster, {key: pod for key, pod in workers.items() if key not in wanted})
     if launcher["spec"]["suspend"]:
         _resume(cluster, batch, launcher, release)
@@ -151,8 +151,9 @@ def _launcher_job(job, release, *, is_suspended):
     return _owned(job, "batch/v1", "Job", f"{job['metadata']['name']}-launcher", spec=spec)
 
 
-def _worker_pod(job, pod_name):
-    template = _template(job, "Worker", hostname=pod_name)
+def pod_of(job, role, pod_name):
+    """The manifest of a pod, on a node of its own."""
+    template = _template(job, role, hostname=pod_name)
     pod = _owned(job, "v1", "Pod", pod_name, spec=template["spec"])
     pod["metadata"]["labels"] = template["metadata"]["labels"]
     pod["spec"]["nodeName"] = f"node-of-{pod_name}"
@@ -166,8 +167,8 @@ def _template(job, role, *, hostname):
     (container,) = template["spec"]["containers"]
     volumes, mounts, variables = [], [], {}
     if _ssh_path(job) != DEFAULT_SSH:
-        items = [{"key": key, "path": path} for path, key in SSH_FILES.items()]
-        secret = {"secretName": f"{name}-ssh", "items": items}
+        files = [{"key": key, "path": path} for path, key in SSH_FILES.items()]
+        secret = {"secretName": f"{name}-ssh", "items": files}
         volumes.append({"name": "ssh-auth", "secret": secret})
         mounts.append({"name": "ssh-auth", "mountPath": _ssh_path(job)})
     if role == "Launcher":
@@ -175,7 +176,7 @@ def _template(job, role, *, hostname):
         mounts.append({"name": "mpi-job-config", "mountPath": "/etc/mpi"})
         slots = str(job["spec"]["slotsPerWorker"])
         variables = {**OPEN_MPI, "OMPI_MCA_orte_set_default_slots": slots}
-    env = [{"name": key, "value": value} for key, value in variables.items()]
+    env = [{"name": key, "value": text} for key, text in variables.items()]
     container = {
         **container,
         "env": [*container["env"], *env],

@@ -30,6 +30,11 @@ def fields(*required: str, **properties: dict) -> dict:
     return {**schema_of_object, "required": sorted(required)} if required else schema_of_object
 
 
+def repeated(schema: dict, names: str) -> dict[str, dict]:
+    """Properties of one schema; the names are words of a text."""
+    return dict.fromkeys(names.split(), schema)
+
+
 def list_of(items: dict) -> dict:
     return {"type": "array", "items": items}
 
@@ -63,21 +68,16 @@ HANDLER = {
 }
 PROBE = fields(
     **HANDLER,
-    initialDelaySeconds=INT,
-    periodSeconds=INT,
-    timeoutSeconds=INT,
-    successThreshold=INT,
+    **repeated(INT, "initialDelaySeconds periodSeconds timeoutSeconds successThreshold"),
     failureThreshold=INT,
     terminationGracePeriodSeconds=LONG,
 )
 CONTAINER = fields(
     "name",
-    name=TEXT,
-    image=TEXT,
-    imagePullPolicy=TEXT,
-    command=TEXTS,
-    args=TEXTS,
-    workingDir=TEXT,
+    **repeated(TEXT, "name image imagePullPolicy workingDir"),
+    **repeated(TEXT, "terminationMessagePath terminationMessagePolicy"),
+    **repeated(TEXTS, "command args"),
+    **repeated(PROBE, "readinessProbe livenessProbe startupProbe"),
     env=list_of(
         fields(
             "name",
@@ -98,18 +98,11 @@ CONTAINER = fields(
         fields("name", "mountPath", name=TEXT, mountPath=TEXT, readOnly=BOOLEAN, subPath=TEXT)
     ),
     lifecycle=fields(preStop=fields(exec=HANDLER["exec"]), postStart=fields(exec=HANDLER["exec"])),
-    readinessProbe=PROBE,
-    livenessProbe=PROBE,
-    startupProbe=PROBE,
     securityContext=fields(
         **USER,
-        allowPrivilegeEscalation=BOOLEAN,
-        privileged=BOOLEAN,
-        readOnlyRootFilesystem=BOOLEAN,
+        **repeated(BOOLEAN, "allowPrivilegeEscalation privileged readOnlyRootFilesystem"),
         capabilities=fields(add=TEXTS, drop=TEXTS),
     ),
-    terminationMessagePath=TEXT,
-    terminationMessagePolicy=TEXT,
 )
 VOLUME = fields(
     "name",
@@ -120,24 +113,17 @@ VOLUME = fields(
     hostPath=fields("path", path=TEXT, type=TEXT),
     persistentVolumeClaim=fields("claimName", claimName=TEXT, readOnly=BOOLEAN),
 )
-TOLERATION = fields(key=TEXT, operator=TEXT, value=TEXT, effect=TEXT, tolerationSeconds=LONG)
+TOLERATION = fields(**repeated(TEXT, "key operator value effect"), tolerationSeconds=LONG)
 POD = fields(
     "containers",
-    containers=list_of(CONTAINER),
-    initContainers=list_of(CONTAINER),
+    **repeated(list_of(CONTAINER), "containers initContainers"),
+    **repeated(TEXT, "restartPolicy hostname subdomain nodeName priorityClassName schedulerName"),
+    **repeated(BOOLEAN, "automountServiceAccountToken enableServiceLinks"),
+    serviceAccountName=TEXT,
     volumes=list_of(VOLUME),
-    restartPolicy=TEXT,
     terminationGracePeriodSeconds=LONG,
-    hostname=TEXT,
-    subdomain=TEXT,
-    nodeName=TEXT,
     nodeSelector=map_of(TEXT),
     tolerations=list_of(TOLERATION),
-    priorityClassName=TEXT,
-    schedulerName=TEXT,
-    serviceAccountName=TEXT,
-    automountServiceAccountToken=BOOLEAN,
-    enableServiceLinks=BOOLEAN,
     imagePullSecrets=list_of(NAMED),
     securityContext=fields(
         **USER, fsGroup=LONG, fsGroupChangePolicy=TEXT, supplementalGroups=list_of(LONG)
@@ -152,18 +138,14 @@ REPLICAS = fields(
     ),
 )
 RUN_POLICY = fields(
+    **repeated(TEXT, "cleanPodPolicy managedBy"),
+    **repeated(INT, "backoffLimit ttlSecondsAfterFinished"),
     suspend=or_else(BOOLEAN, False),
-    cleanPodPolicy=TEXT,
-    backoffLimit=INT,
     activeDeadlineSeconds=LONG,
-    ttlSecondsAfterFinished=INT,
-    managedBy=TEXT,
     schedulingPolicy=fields(
-        minAvailable=INT,
+        **repeated(TEXT, "priorityClass queue"),
+        **repeated(INT, "minAvailable scheduleTimeoutSeconds"),
         minResources=map_of(QUANTITY),
-        priorityClass=TEXT,
-        queue=TEXT,
-        scheduleTimeoutSeconds=INT,
     ),
 )
 SPEC = fields(
@@ -179,19 +161,14 @@ SPEC = fields(
 CONDITION = fields(
     "type",
     "status",
-    type=TEXT,
+    **repeated(TEXT, "type reason message"),
+    **repeated(TIME, "lastUpdateTime lastTransitionTime"),
     status=one_of("True", "False", "Unknown"),
-    reason=TEXT,
-    message=TEXT,
-    lastUpdateTime=TIME,
-    lastTransitionTime=TIME,
 )
 STATUS = fields(
     conditions=list_of(CONDITION),
     replicaStatuses=map_of(fields(active=INT, succeeded=INT, failed=INT, selector=TEXT)),
-    startTime=TIME,
-    completionTime=TIME,
-    lastReconcileTime=TIME,
+    **repeated(TIME, "startTime completionTime lastReconcileTime"),
 )
 MPIJOB = fields(apiVersion=TEXT, kind=TEXT, metadata=OBJECT, spec=SPEC, status=STATUS)
 

@@ -11,7 +11,7 @@ from kubernetes import client as k8s
 
 from tests.kube import certificates
 from tests.ports import free_ports
-from tests.waiting import wait_until
+from tests.waiting import end, wait_until
 
 START_SECONDS = 90.0
 END_SECONDS = 20.0
@@ -71,12 +71,7 @@ def _process(command: list, log_path: Path) -> Iterator[subprocess.Popen]:
     try:
         yield child
     finally:
-        child.terminate()
-        try:
-            child.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+        end(child, seconds=END_SECONDS)
 
 
 def _age(etcd_url: str, folder: Path, child: subprocess.Popen) -> None:

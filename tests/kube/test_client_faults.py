@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -10,7 +9,7 @@ from urllib3.exceptions import InsecureRequestWarning
 
 from edl_horovod.cluster import client as client_module
 from edl_horovod.cluster.client import Cluster
-from edl_horovod.cluster.credentials import Place, find_cluster
+from edl_horovod.cluster.credentials import find_cluster
 from edl_horovod.cluster.refusals import Expired
 from edl_horovod.errors import (
     ClusterError,
@@ -24,11 +23,7 @@ from tests.kube.apiserver.admission import MASTERS, User
 from tests.kube.apiserver.server import ApiServer
 from tests.kube.certificates import server_context
 from tests.kube.conftest import ADMIN, add_tokens, config_map, pod, write_kubeconfig
-from tests.kube.lab import background
-
-
-def connect(path: Path) -> Cluster:
-    return Cluster(Place(namespace="default", kubeconfig=str(path), context="test"))
+from tests.kube.lab import background, connect
 
 
 @pytest.fixture
@@ -70,13 +65,6 @@ def test_a_connection_that_was_closed_while_idle_is_replaced(cluster, server):
     assert cluster.find("Pod") == []
 
 
-def test_what_is_not_safe_to_repeat_is_not_repeated(cluster, server):
-    server.faults.drop = 1
-
-    with pytest.raises(ClusterUnreachable, match="configmaps one"):
-        cluster.create(config_map("one"))
-
-
 def test_a_server_that_is_away_is_told(cluster, server):
     server.stop()
 
@@ -85,13 +73,6 @@ def test_a_server_that_is_away_is_told(cluster, server):
 
     server.start()
     assert cluster.find("Pod") == []
-
-
-def test_a_server_that_fails_is_told(cluster, server):
-    server.faults.fail = [500]
-
-    with pytest.raises(ClusterUnreachable, match="HTTP 500"):
-        cluster.find("Pod")
 
 
 @pytest.fixture
@@ -105,21 +86,39 @@ def hurry(monkeypatch):
     return hurry_up
 
 
-def test_a_server_that_is_slow_is_told(cluster, server, hurry):
-    hurry()
-    server.faults.delay_seconds = 1.0
-
-    with pytest.raises(ClusterUnreachable, match="timed out"):
-        cluster.create(config_map("one"))
+def find(cluster: Cluster, old: str) -> None:
+    cluster.find("Pod")
 
 
-def test_a_server_that_hangs_in_a_watch_is_told(cluster, server, hurry):
-    hurry()
+def create(cluster: Cluster, old: str) -> None:
+    """It is not safe to repeat."""
+    cluster.create(config_map("one"))
+
+
+def watch(cluster: Cluster, old: str) -> None:
+    list(cluster.watch("Pod", old))
+
+
+FAILURES = {
+    "a connection that breaks": (create, {"drop": 1}, "configmaps one"),
+    "a failure": (find, {"fail": [500]}, "HTTP 500"),
+    "a late answer": (create, {"delay_seconds": 1.0}, "timed out"),
+    "a silent watch": (watch, {"watch_stall_seconds": 2.0}, "pods .* timed"),
+    "a watch cut in a line": (watch, {"cut_after_bytes": 100}, "watch pods"),
+}
+
+
+@pytest.mark.parametrize(("call", "faults", "pattern"), FAILURES.values(), ids=FAILURES)
+def test_what_fails_is_told(cluster, server, hurry, call, faults, pattern):
     old = version(cluster)
-    server.faults.watch_stall_seconds = 2.0
+    cluster.create(pod("one"))
+    if "timed" in pattern:
+        hurry()
+    for name, fault in faults.items():
+        setattr(server.faults, name, fault)
 
-    with pytest.raises(ClusterUnreachable, match=r"pods .* timed"):
-        list(cluster.watch("Pod", old))
+    with pytest.raises(ClusterUnreachable, match=pattern):
+        call(cluster, old)
 
 
 @pytest.mark.parametrize("is_a_status", [True, False])
@@ -130,15 +129,6 @@ def test_a_watch_from_a_forgotten_version_has_expired(cluster, server, is_a_stat
     server.faults.is_gone_a_status = is_a_status
 
     with pytest.raises(Expired, match="too old"):
-        list(cluster.watch("Pod", old))
-
-
-def test_a_watch_that_is_cut_in_a_line_is_told(cluster, server):
-    old = version(cluster)
-    cluster.create(pod("one"))
-    server.faults.cut_after_bytes = 100
-
-    with pytest.raises(ClusterUnreachable, match="watch pods"):
         list(cluster.watch("Pod", old))
 
 
@@ -174,11 +164,9 @@ def test_what_a_deleted_owner_owned_goes_with_it(cluster):
     assert cluster.find("ConfigMap") == []
 
 
-def test_a_cluster_without_mpi_operator_is_told(tmp_path):
-    with ApiServer(has_mpijobs=False) as bare:
-        path = write_kubeconfig(tmp_path / "config", bare.url, {"token": ADMIN})
-        with connect(path) as cluster, pytest.raises(NoMPIJobs, match=r"mpi-operator 0\.8"):
-            cluster.get("MPIJob", "one")
+def test_a_cluster_without_mpi_operator_is_told(bare_server):
+    with connect(bare_server) as cluster, pytest.raises(NoMPIJobs, match=r"mpi-operator 0\.8"):
+        cluster.get("MPIJob", "one")
 
 
 def test_logs_are_followed_to_their_end(cluster, server, tmp_path):
@@ -224,9 +212,9 @@ def test_an_authority_that_the_machine_trusts_is_trusted(tls_kubeconfig, tls_fol
 
 
 def test_a_kubeconfig_may_say_that_certificates_are_not_looked_at(tls_kubeconfig):
-    content = yaml.safe_load(tls_kubeconfig.read_text())
-    content["clusters"][0]["cluster"]["insecure-skip-tls-verify"] = True
-    tls_kubeconfig.write_text(yaml.safe_dump(content))
+    kubeconfig = yaml.safe_load(tls_kubeconfig.read_text())
+    kubeconfig["clusters"][0]["cluster"]["insecure-skip-tls-verify"] = True
+    tls_kubeconfig.write_text(yaml.safe_dump(kubeconfig))
     with connect(tls_kubeconfig) as cluster, pytest.warns(InsecureRequestWarning):
         cluster.find("Pod")
 
@@ -265,9 +253,9 @@ def test_credentials_that_are_damaged_are_told(tmp_path):
 def test_a_kubeconfig_without_its_user_is_told(server, tmp_path):
     add_tokens(server)
     path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
-    content = yaml.safe_load(path.read_text())
-    content["users"] = []
-    path.write_text(yaml.safe_dump(content))
+    kubeconfig = yaml.safe_load(path.read_text())
+    kubeconfig["users"] = []
+    path.write_text(yaml.safe_dump(kubeconfig))
 
     with connect(path) as cluster, pytest.raises(CredentialsRefused):
         cluster.find("Pod")

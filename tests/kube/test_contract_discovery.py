@@ -8,9 +8,9 @@ from kubernetes import client as k8s
 
 from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.objects import LAUNCHER, WORKER, pod_labels
-from tests.kube.conftest import WATCHER, pod
+from tests.kube.conftest import WATCHER, allow, pod, rule
 from tests.kube.discovering import Program, hosts_in, wait_until
-from tests.kube.test_contract_rights import BINDING, READ_PODS
+from tests.kube.test_contract_rights import READ_PODS, WATCHER_USER
 from tests.waiting import watch
 
 
@@ -29,21 +29,20 @@ class Pods:
         return f"{name}.{uid}"
 
     def set_ready(self, name: str, is_ready: bool) -> None:
-        status = {
-            "phase": "Running",
-            "podIP": "10.0.0.7",
-            "podIPs": [{"ip": "10.0.0.7"}],
-            "conditions": [{"type": "Ready", "status": str(is_ready)}],
-        }
-        self._core.patch_namespaced_pod_status(name, self._cluster.namespace, {"status": status})
+        ready = {"type": "Ready", "status": str(is_ready)}
+        addresses = {"podIP": "10.0.0.7", "podIPs": [{"ip": "10.0.0.7"}]}
+        self._set_status(name, {"phase": "Running", **addresses, "conditions": [ready]})
 
     def evict(self, name: str) -> None:
-        status = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."}
+        message = "The node was low on memory."
+        self._set_status(name, {"phase": "Failed", "reason": "Evicted", "message": message})
+
+    def _set_status(self, name: str, status: dict) -> None:
         self._core.patch_namespaced_pod_status(name, self._cluster.namespace, {"status": status})
 
     def is_there(self, name: str) -> bool:
         pods = self._cluster.find("Pod", fields=f"metadata.name={name}")
-        return any("deletionTimestamp" not in item["metadata"] for item in pods)
+        return any("deletionTimestamp" not in pod["metadata"] for pod in pods)
 
     def delete(self, name: str, grace: int | None = None) -> None:
         self._cluster.delete("Pod", name, grace_seconds=grace)
@@ -51,8 +50,7 @@ class Pods:
 
 @pytest.fixture
 def pods(cluster, admin):
-    cluster.create(READ_PODS)
-    cluster.create(BINDING)
+    allow(cluster, "read-pods", [READ_PODS], subject=WATCHER_USER)
     return Pods(cluster, admin)
 
 
@@ -69,7 +67,7 @@ def program(start, pods):
         yield started
 
 
-def test_hosts_come_and_go_with_their_readiness(program, pods):
+def test_hosts_come_and_go_with_their_pods(program, pods):
     wait_until(lambda: hosts_in(program.output) == {}, program)
 
     first, second = pods.add(0), pods.add(1)
@@ -81,25 +79,17 @@ def test_hosts_come_and_go_with_their_readiness(program, pods):
     pods.set_ready("job-worker-0", True)
     wait_until(lambda: hosts_in(program.output) == {first: 2, second: 2}, program)
 
-
-def test_a_terminating_pod_is_no_host_long_before_it_is_gone(program, pods):
-    first, second = pods.add(0), pods.add(1)
-    wait_until(lambda: hosts_in(program.output) == {first: 2, second: 2}, program)
-
-    pods.delete("job-worker-0")
-
+    pods.delete("job-worker-0")  # It terminates, and is no host long before it is gone.
     wait_until(lambda: hosts_in(program.output) == {second: 2}, program)
-
-
-def test_a_pod_that_is_made_anew_is_another_host(program, pods):
-    first = pods.add(0)
-    wait_until(lambda: hosts_in(program.output) == {first: 2}, program)
 
     pods.delete("job-worker-0", grace=0)
-    second = pods.add(0)
+    third = pods.add(0)
+    assert third != first, "a pod that is made anew is another host"
+    wait_until(lambda: hosts_in(program.output) == {second: 2, third: 2}, program)
 
-    assert second != first
-    wait_until(lambda: hosts_in(program.output) == {second: 2}, program)
+    pods.delete("job-worker-0", grace=0)
+    fourth = pods.add(0)
+    wait_until(lambda: hosts_in(program.output) == {second: 2, fourth: 2}, program)
 
 
 def test_pods_of_other_jobs_and_roles_are_none(program, pods):
@@ -131,12 +121,9 @@ def test_it_ends_while_its_watch_is_silent(program, pods):
     assert program.process.wait(10) == 0
 
 
-MAY_DELETE = {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}
-
-
 def test_an_evicted_pod_is_removed_so_that_another_one_is_made(start, cluster, pods):
-    rule = {**MAY_DELETE, "resourceNames": ["job-worker-0", "job-worker-1"]}
-    cluster.patch("Role", READ_PODS["metadata"]["name"], {"rules": [*READ_PODS["rules"], rule]})
+    delete = {**rule("", "pods", "delete"), "resourceNames": ["job-worker-0", "job-worker-1"]}
+    cluster.patch("Role", "read-pods", {"rules": [READ_PODS, delete]})
     pods.add(0)
     second = pods.add(1)
 

@@ -18,13 +18,15 @@ from tests.kube.conftest import ADMIN, config_map, mpijob, pod
 NO_GRACE = 0
 
 
-def test_a_created_object_has_identity_and_version(cluster):
+def test_a_created_object_has_identity_and_version_and_is_there_once(cluster):
     created = cluster.create(config_map("one", key="value"))
 
     assert created["metadata"]["uid"]
     assert int(created["metadata"]["resourceVersion"]) > 0
     assert created["metadata"]["creationTimestamp"].endswith("Z")
     assert cluster.get("ConfigMap", "one") == created
+    with pytest.raises(ObjectConflict, match=r"configmaps one .* test-.* 409"):
+        cluster.create(config_map("one"))
 
 
 def test_a_generated_name_begins_as_asked_for(cluster):
@@ -35,13 +37,6 @@ def test_a_generated_name_begins_as_asked_for(cluster):
 
     assert len(names) == 2
     assert all(name.startswith("job-") and len(name) > 4 for name in names)
-
-
-def test_a_name_that_exists_is_a_conflict(cluster):
-    cluster.create(config_map("one"))
-
-    with pytest.raises(ObjectConflict, match=r"configmaps one .* test-.* 409"):
-        cluster.create(config_map("one"))
 
 
 def test_an_object_that_is_not_there_is_named(cluster):
@@ -97,32 +92,19 @@ def test_a_dry_run_is_checked_and_makes_nothing(cluster):
         cluster.create(config_map("Not_A_Name"), is_dry_run=True)
 
 
-def test_a_patch_sets_and_removes_keys(cluster):
+def test_a_patch_sets_and_removes_keys_of_the_version_that_it_is_for(cluster):
     before = cluster.create(config_map("one", keep="1", change="2", drop="3"))
+    changes = {"data": {"change": "4", "drop": None}}
 
-    after = cluster.patch("ConfigMap", "one", {"data": {"change": "4", "drop": None}})
+    tried = cluster.patch("ConfigMap", "one", changes, is_dry_run=True)
+    assert cluster.get("ConfigMap", "one") == before
+    after = cluster.patch("ConfigMap", "one", changes)
 
-    assert after["data"] == {"keep": "1", "change": "4"}
-    assert after["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]
-
-
-def test_a_dry_run_of_a_patch_changes_nothing(cluster):
-    cluster.create(config_map("one", key="1"))
-
-    answer = cluster.patch("ConfigMap", "one", {"data": {"key": "2"}}, is_dry_run=True)
-
-    assert answer["data"] == {"key": "2"}
-    assert cluster.get("ConfigMap", "one")["data"] == {"key": "1"}
-
-
-def test_a_patch_of_an_older_version_is_a_conflict(cluster):
-    old = cluster.create(config_map("one", key="1"))["metadata"]["resourceVersion"]
-    cluster.patch("ConfigMap", "one", {"data": {"key": "2"}})
-
+    assert tried["data"] == after["data"] == {"keep": "1", "change": "4"}
+    old = before["metadata"]["resourceVersion"]
+    assert after["metadata"]["resourceVersion"] != old
     with pytest.raises(ObjectConflict, match="configmaps one"):
-        cluster.patch(
-            "ConfigMap", "one", {"metadata": {"resourceVersion": old}, "data": {"key": "3"}}
-        )
+        cluster.patch("ConfigMap", "one", {**changes, "metadata": {"resourceVersion": old}})
 
 
 def test_the_status_is_changed_only_as_such(cluster, admin, namespace):
@@ -142,7 +124,8 @@ def test_the_status_is_changed_only_as_such(cluster, admin, namespace):
     changed = cluster.get("Pod", "one")
     status = changed["status"]
     assert (status["phase"], status["podIP"]) == ("Running", "10.0.0.7")
-    assert [item["status"] for item in status["conditions"] if item["type"] == "Ready"] == ["True"]
+    ready = [entry["status"] for entry in status["conditions"] if entry["type"] == "Ready"]
+    assert ready == ["True"]
     assert changed["metadata"]["labels"] == {"a": "b"}
 
 
@@ -189,8 +172,8 @@ def test_labels_select(cluster, labels, names):
 
     pods = cluster.find("Pod", labels=labels)
 
-    assert [item["metadata"]["name"] for item in pods] == names
-    assert {item["kind"] for item in pods} == {"Pod"}
+    assert [found["metadata"]["name"] for found in pods] == names
+    assert {found["kind"] for found in pods} == {"Pod"}
 
 
 def test_fields_select(cluster):
@@ -199,7 +182,7 @@ def test_fields_select(cluster):
 
     pods = cluster.find("Pod", fields="spec.nodeName=node-2,status.phase!=Failed")
 
-    assert [item["metadata"]["name"] for item in pods] == ["b"]
+    assert [found["metadata"]["name"] for found in pods] == ["b"]
 
 
 def test_a_list_comes_in_pages(cluster):
@@ -219,7 +202,7 @@ def test_all_namespaces_are_searched(cluster_of, namespace, cluster):
     maps = cluster_of(ADMIN, "default").find("ConfigMap", all_namespaces=True)
 
     assert (namespace, f"only-in-{namespace}") in {
-        (item["metadata"]["namespace"], item["metadata"]["name"]) for item in maps
+        (found["metadata"]["namespace"], found["metadata"]["name"]) for found in maps
     }
 
 
@@ -235,9 +218,9 @@ def test_a_quota_refuses_one_too_many(cluster, quota):
 def test_an_mpijob_gets_its_defaults(cluster):
     spec = cluster.create(mpijob("job"))["spec"]
 
-    assert spec["mpiImplementation"] == "OpenMPI"
-    assert spec["launcherCreationPolicy"] == "AtStartup"
-    assert [item["metadata"]["name"] for item in cluster.find("MPIJob")] == ["job"]
+    assert (spec["slotsPerWorker"], spec["mpiImplementation"]) == (1, "OpenMPI")
+    assert (spec["launcherCreationPolicy"], spec["sshAuthMountPath"]) == ("AtStartup", "/root/.ssh")
+    assert [job["metadata"]["name"] for job in cluster.find("MPIJob")] == ["job"]
 
 
 def test_a_field_that_mpijobs_do_not_have_is_not_kept(cluster):

@@ -4,22 +4,20 @@ import pytest
 
 from edl_horovod.cluster.client import Cluster
 from edl_horovod.errors import ClusterForbidden, CredentialsRefused, ObjectNotFound
-from tests.kube.conftest import RBAC, STRANGER, WATCHER, allow, config_map, pod
+from tests.kube.conftest import (
+    RBAC,
+    STRANGER,
+    WATCHER,
+    allow,
+    binding,
+    config_map,
+    pod,
+    role,
+    rule,
+)
 
 WATCHER_USER = {"apiGroup": RBAC, "kind": "User", "name": "watcher"}
-READ_PODS = {
-    "apiVersion": f"{RBAC}/v1",
-    "kind": "Role",
-    "metadata": {"name": "read-pods"},
-    "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}],
-}
-BINDING = {
-    "apiVersion": f"{RBAC}/v1",
-    "kind": "RoleBinding",
-    "metadata": {"name": "read-pods"},
-    "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "read-pods"},
-    "subjects": [WATCHER_USER],
-}
+READ_PODS = rule("", "pods", "get list watch")
 
 
 def test_a_token_that_nobody_has_is_refused(cluster_of):
@@ -35,8 +33,7 @@ def test_who_has_no_role_may_nothing(cluster_of, namespace):
 
 
 def test_who_may_read_pods_may_nothing_else(cluster, cluster_of):
-    cluster.create(READ_PODS)
-    cluster.create(BINDING)
+    allow(cluster, "read-pods", [READ_PODS], subject=WATCHER_USER)
     cluster.create(pod("one"))
 
     reader: Cluster = cluster_of(WATCHER)
@@ -57,25 +54,23 @@ def test_who_may_read_pods_may_nothing_else(cluster, cluster_of):
 
 
 def test_who_binds_a_role_needs_its_rights_and_the_role_itself(cluster, cluster_of):
-    bind = {"apiGroups": [RBAC], "resources": ["roles", "rolebindings"], "verbs": ["create"]}
-    allow(cluster, "team", [bind, *READ_PODS["rules"]], subject=WATCHER_USER)
+    bind = rule(RBAC, "roles rolebindings", "create")
+    allow(cluster, "team", [bind, READ_PODS], subject=WATCHER_USER)
     member: Cluster = cluster_of(WATCHER)
 
     # Older versions say that there is no such Role; 1.36 that there is no such RoleBinding.
     with pytest.raises(ObjectNotFound, match=r'role(s|binding)\S* "read-pods"') as error:
-        member.create({**BINDING, "metadata": {"name": "other"}}, is_dry_run=True)
+        member.create(binding("other", "read-pods", WATCHER_USER), is_dry_run=True)
     assert "no RoleBinding" not in str(error.value), "nobody asked for one"
-    member.create(READ_PODS)
-    member.create(BINDING, is_dry_run=True)
-    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}]
+    member.create(role("read-pods", [READ_PODS]))
+    member.create(binding("read-pods", "read-pods", WATCHER_USER), is_dry_run=True)
     with pytest.raises(ClusterForbidden, match="grant RBAC") as error:
-        member.create({**READ_PODS, "metadata": {"name": "more"}, "rules": rules})
+        member.create(role("more", [rule("", "pods", "delete")]))
     assert "may not create roles" not in str(error.value), "it may, but not this one"
 
 
 def test_what_another_one_may_can_be_asked(cluster, namespace):
-    cluster.create(READ_PODS)
-    cluster.create(BINDING)
+    allow(cluster, "read-pods", [READ_PODS], subject=WATCHER_USER)
 
     def may(user: str, verb: str, **part) -> bool:
         asked = {"namespace": namespace, "verb": verb, "group": "", "resource": "pods", **part}

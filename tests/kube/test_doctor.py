@@ -7,8 +7,7 @@ from kubernetes import client as k8s
 
 from edl_horovod.cli.main import main
 from edl_horovod.errors import ManifestRefused
-from tests.kube.apiserver.server import ApiServer
-from tests.kube.conftest import ADMIN, STRANGER, allow, pod, rule, write_kubeconfig
+from tests.kube.conftest import STRANGER, allow, pod, rule
 from tests.kube.test_submit import EVERYTHING_OF_A_JOB, SETTINGS
 
 ENFORCE = "pod-security.kubernetes.io/enforce"
@@ -40,8 +39,8 @@ def doctor(capsys):
 
 @pytest.fixture
 def label(admin, namespace):
-    def write(value):
-        changes = {"metadata": {"labels": {ENFORCE: value}}}
+    def write(standard):
+        changes = {"metadata": {"labels": {ENFORCE: standard}}}
         k8s.CoreV1Api(admin).patch_namespace(namespace, changes)
 
     return write
@@ -54,15 +53,12 @@ def test_a_cluster_with_mpijobs_is_well_for_its_administrator(use, doctor, names
     assert namespace in text
 
 
-def test_a_cluster_without_mpi_operator_fails_where_it_was_asked_for(tmp_path, monkeypatch, doctor):
-    with ApiServer(has_mpijobs=False) as server:
-        path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
-        monkeypatch.setenv("KUBECONFIG", str(path))
-        code, levels, text = doctor("cluster")
-        assert (code, levels[-1]) == (FAILED, "FAIL")
-        assert "mpi-operator" in text
+def test_a_cluster_without_mpi_operator_fails_where_it_was_asked_for(bare_server, doctor):
+    code, levels, text = doctor("cluster")
+    assert (code, levels[-1]) == (FAILED, "FAIL")
+    assert "mpi-operator" in text
 
-        assert main(["train", *SETTINGS, "-q"]) != 0
+    assert main(["train", *SETTINGS, "-q"]) != 0
 
 
 def test_an_expired_token_is_told(use, doctor):
@@ -136,11 +132,10 @@ def test_a_pod_that_a_standard_forbids_is_a_refused_manifest(cluster, label):
         cluster.create(pod("one"))
 
 
-def test_a_namespace_that_takes_no_pods_is_told(server, tmp_path, monkeypatch, doctor):
-    path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
-    monkeypatch.setenv("KUBECONFIG", str(path))
+def test_a_namespace_that_takes_no_pods_is_told(lab, doctor):
     full = {"metadata": {"name": "full"}, "status": {"hard": {"pods": "0"}}}
-    server.do(lambda: server.store.create("resourcequotas", "default", full, is_dry_run=False))
+    store = lab.server.store
+    lab.server.do(lambda: store.create("resourcequotas", "default", full, is_dry_run=False))
 
     code, levels, text = doctor("pods")
 

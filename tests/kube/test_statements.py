@@ -72,7 +72,8 @@ class Operator:
                 if name not in self.seen and not job["spec"]["runPolicy"]["suspend"]:
                     self.seen.append(name)
                     if not self.is_idle:
-                        self._set(name, "Succeeded" if self._run(name) else "Failed")
+                        kind = "Succeeded" if self._run(name) else "Failed"
+                        self.lab.set_condition(kind, "Because.", job=name)
 
     def _run(self, name):
         if self.has_failed:
@@ -85,12 +86,6 @@ class Operator:
         ended = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200)
         (self.folder / f"{name}.log").write_text(ended.stdout + ended.stderr)
         return ended.returncode == 0
-
-    def _set(self, name, kind):
-        condition = {"type": kind, "status": "True", "message": "Because."}
-        self.lab.server.set_status(
-            "mpijobs.kubeflow.org", "default", name, {"conditions": [condition]}
-        )
 
 
 @pytest.fixture

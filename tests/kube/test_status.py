@@ -88,82 +88,48 @@ QUOTA = (
 
 
 REFUSED = 'worker pod created failed: pods "mnist-worker-0"'
+FORBIDDEN = f"MPIJobFailed: {REFUSED} is forbidden: "
+NOT_CREATED = "MPIJobFailed: worker pod created failed: "
+REASONS = {
+    f"MPIJobFailed: {REFUSED} {QUOTA}": "Ask for less",
+    FORBIDDEN + "failed quota: team: must specify requests.ephemeral-storage for: worker": (
+        "LimitRange"
+    ),
+    FORBIDDEN + 'violates PodSecurity "baseline:latest": hostPath volumes (volume "data")': (
+        "Mount a claim"
+    ),
+    FORBIDDEN + 'violates PodSecurity "restricted:v1.36": runAsNonRoot != true (pod or container '
+    '"worker" must set securityContext.runAsNonRoot=true)': "pod-security.kubernetes.io/enforce",
+    FORBIDDEN + "error looking up service account default/default: serviceaccount "
+    '"default" not found': "kubectl create serviceaccount default -n default",
+    FORBIDDEN + "no PriorityClass with name high was found": "kubectl get priorityclasses",
+    FORBIDDEN + "[maximum cpu usage per Container is 2, but limit is 4, maximum memory usage per "
+    "Container is 1Gi, but limit is 4Gi]": "kubernetes.worker",
+    FORBIDDEN + "unable to create new content in namespace default because it is being "
+    "terminated": "another namespace",
+    FORBIDDEN + "what nobody has heard of": "edl events mnist",
+    NOT_CREATED + 'pods is forbidden: User "system:serviceaccount:mpi-operator:mpi-operator" '
+    'cannot create resource "pods" in API group "" in the namespace "default"': (
+        "mpi-operator's ClusterRole"
+    ),
+    NOT_CREATED + 'admission webhook "v.example" denied the request: no': (
+        "Ask the owner of this webhook"
+    ),
+    'MPIJobFailed: launcher pod created failed: jobs.batch "mnist-launcher" is forbidden: exceeded '
+    "quota: team, requested: count/jobs.batch=1, used: count/jobs.batch=1, limited: "
+    "count/jobs.batch=1": "Ask for less",
+    NOT_CREATED + 'Pod "mnist-worker-0" is invalid: spec.nodeSelector: Invalid value: "a b"': (
+        "another kubernetes.name"
+    ),
+    'ErrResourceExists: Resource "mnist-worker-0" of Kind "Pod" already exists and is not managed '
+    "by MPIJob": "another kubernetes.name",
+    "ValidationError: Found validation errors: spec.runPolicy.cleanPodPolicy: Required value": (
+        "mpi-operator 0.8"
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("reason", "hint"),
-    [
-        (f"MPIJobFailed: {REFUSED} {QUOTA}", "Ask for less"),
-        (
-            f"MPIJobFailed: {REFUSED} is forbidden: failed quota: team: must specify "
-            "requests.ephemeral-storage for: worker",
-            "LimitRange",
-        ),
-        (
-            f'MPIJobFailed: {REFUSED} is forbidden: violates PodSecurity "baseline:latest": '
-            'hostPath volumes (volume "data")',
-            "Mount a claim",
-        ),
-        (
-            f'MPIJobFailed: {REFUSED} is forbidden: violates PodSecurity "restricted:v1.36": '
-            'runAsNonRoot != true (pod or container "worker" must set '
-            "securityContext.runAsNonRoot=true)",
-            "pod-security.kubernetes.io/enforce",
-        ),
-        (
-            f"MPIJobFailed: {REFUSED} is forbidden: error looking up service account "
-            'default/default: serviceaccount "default" not found',
-            "kubectl create serviceaccount default -n default",
-        ),
-        (
-            f"MPIJobFailed: {REFUSED} is forbidden: no PriorityClass with name high was found",
-            "kubectl get priorityclasses",
-        ),
-        (
-            f"MPIJobFailed: {REFUSED} is forbidden: [maximum cpu usage per Container is 2, but "
-            "limit is 4, maximum memory usage per Container is 1Gi, but limit is 4Gi]",
-            "kubernetes.worker",
-        ),
-        (
-            f"MPIJobFailed: {REFUSED} is forbidden: unable to create new content in namespace "
-            "default because it is being terminated",
-            "another namespace",
-        ),
-        (f"MPIJobFailed: {REFUSED} is forbidden: what nobody has heard of", "edl events mnist"),
-        (
-            'MPIJobFailed: worker pod created failed: pods is forbidden: User "system:'
-            'serviceaccount:mpi-operator:mpi-operator" cannot create resource "pods" in API group '
-            '"" in the namespace "default"',
-            "mpi-operator's ClusterRole",
-        ),
-        (
-            'MPIJobFailed: worker pod created failed: admission webhook "v.example" denied the '
-            "request: no",
-            "Ask the owner of this webhook",
-        ),
-        (
-            'MPIJobFailed: launcher pod created failed: jobs.batch "mnist-launcher" is forbidden: '
-            "exceeded quota: team, requested: count/jobs.batch=1, used: count/jobs.batch=1, "
-            "limited: count/jobs.batch=1",
-            "Ask for less",
-        ),
-        (
-            'MPIJobFailed: worker pod created failed: Pod "mnist-worker-0" is invalid: '
-            'spec.nodeSelector: Invalid value: "a b"',
-            "another kubernetes.name",
-        ),
-        (
-            'ErrResourceExists: Resource "mnist-worker-0" of Kind "Pod" already exists and is not '
-            "managed by MPIJob",
-            "another kubernetes.name",
-        ),
-        (
-            "ValidationError: Found validation errors: spec.runPolicy.cleanPodPolicy: Required "
-            "value",
-            "mpi-operator 0.8",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("reason", "hint"), REASONS.items(), ids=lambda text: text[-40:])
 def test_what_the_operator_cannot_make_is_told_with_a_hint(lab, capsys, reason, hint):
     """The operator tells it in an event of the MPIJob, and nothing in the MPIJob itself."""
     lab.submit()

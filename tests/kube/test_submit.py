@@ -1,6 +1,5 @@
 """`edl train launch=kubernetes`: what is created, what is left when that fails, what is said."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,8 +10,6 @@ from kubernetes import client as k8s
 
 import edl_horovod
 from edl_horovod.cli import main as cli
-from edl_horovod.cluster.client import Cluster
-from edl_horovod.cluster.credentials import Place
 from edl_horovod.errors import (
     ClusterError,
     ClusterForbidden,
@@ -24,8 +21,7 @@ from edl_horovod.errors import (
     ObjectConflict,
     QuotaExceeded,
 )
-from tests.kube.apiserver.server import ApiServer
-from tests.kube.conftest import ADMIN, RBAC, STRANGER, allow, config_map, rule, write_kubeconfig
+from tests.kube.conftest import RBAC, STRANGER, allow, config_map, rule
 from tests.waiting import wait_until
 
 KINDS = (
@@ -55,7 +51,7 @@ def run(capsys, *words, verb="train"):
 
 
 def names(cluster):
-    return {(kind, item["metadata"]["name"]) for kind in KINDS for item in cluster.find(kind)}
+    return {(kind, part["metadata"]["name"]) for kind in KINDS for part in cluster.find(kind)}
 
 
 def test_a_job_is_created_with_all_that_its_pods_need(use, cluster, capsys):
@@ -78,18 +74,11 @@ def test_a_job_is_created_with_all_that_its_pods_need(use, cluster, capsys):
         assert owner["uid"] == job["metadata"]["uid"]
 
 
-def test_its_parts_go_with_the_job(server, tmp_path, monkeypatch):
+def test_its_parts_go_with_the_job(lab):
     # Garbage collection is a controller's work, which a bare API server does not have.
-    path = write_config(server, tmp_path)
-    monkeypatch.setenv("KUBECONFIG", str(path))
     assert cli.main(["train", "-q", *SETTINGS]) == 0
-    with Cluster(Place(namespace="default", kubeconfig=str(path), context="test")) as cluster:
-        cluster.delete("MPIJob", "mnist")
-        assert names(cluster) == set()
-
-
-def write_config(server: ApiServer, folder, token=ADMIN):
-    return write_kubeconfig(folder / "kubeconfig", server.url, {"token": token})
+    lab.cluster.delete("MPIJob", "mnist")
+    assert names(lab.cluster) == set()
 
 
 def test_a_job_that_is_to_wait_stays_suspended(use, cluster, capsys):
@@ -100,13 +89,10 @@ def test_a_job_that_is_to_wait_stays_suspended(use, cluster, capsys):
 
 
 def test_python_submits_too(use, cluster):
+    settings = {"data": "/data/x", "output": "/data/m", "image": "registry.example/edl:1"}
+    volumes = {"data": {"claim": "c", "mount": "/data"}}
     job = edl_horovod.submit(
-        "train",
-        data="/data/x",
-        output="/data/m",
-        model_def="zoo.mnist",
-        image="registry.example/edl:1",
-        kubernetes={"volumes": {"data": {"claim": "c", "mount": "/data"}}},
+        "train", model_def="zoo.mnist", kubernetes={"volumes": volumes}, **settings
     )
 
     assert job.name.startswith("zoo-")
@@ -118,8 +104,8 @@ def test_evaluate_and_predict_submit_too(use, cluster, capsys):
         words = [word for word in SETTINGS if not word.startswith(("model_def", "output"))]
         words += [f"kubernetes.name={verb}", "trained_model=/data/m", f"output=/data/{verb}"]
         assert cli.main([verb, *words]) == 0
-        data = cluster.get("ConfigMap", f"{verb}-edl")["data"]["config.yaml"]
-        assert yaml.safe_load(data)["task"] == verb
+        config = cluster.get("ConfigMap", f"{verb}-edl")["data"]["config.yaml"]
+        assert yaml.safe_load(config)["task"] == verb
 
 
 # -- dry runs
@@ -171,12 +157,12 @@ def test_a_dry_run_needs_no_cluster_and_prints_what_would_be_sent(monkeypatch, c
     code, out, _ = run(capsys, "--dry-run", "-o", "yaml")
 
     assert code == 0
-    assert [item["kind"] for item in yaml.safe_load_all(out)] == list(KINDS)
+    assert [part["kind"] for part in yaml.safe_load_all(out)] == list(KINDS)
 
 
 def test_what_is_printed_is_what_is_sent(use, cluster, capsys):
     _, out, _ = run(capsys, "--dry-run", "-o", "yaml")
-    printed = {item["kind"]: item for item in yaml.safe_load_all(out)}
+    printed = {part["kind"]: part for part in yaml.safe_load_all(out)}
 
     run(capsys)
 
@@ -185,12 +171,12 @@ def test_what_is_printed_is_what_is_sent(use, cluster, capsys):
         assert has_all_of(sent, printed[kind]), kind
 
 
-def has_all_of(value, wanted):
-    if isinstance(wanted, dict):
-        return all(key in value and has_all_of(value[key], wanted[key]) for key in wanted)
-    if isinstance(wanted, list):
-        return len(value) == len(wanted) and all(map(has_all_of, value, wanted))
-    return value == wanted
+def has_all_of(sent, printed):
+    if isinstance(printed, dict):
+        return all(key in sent and has_all_of(sent[key], printed[key]) for key in printed)
+    if isinstance(printed, list):
+        return len(sent) == len(printed) and all(map(has_all_of, sent, printed))
+    return sent == printed
 
 
 # -- what goes wrong: one message, an exit code, nothing half created
@@ -204,26 +190,17 @@ def refused(capsys, error, *words):
     return err
 
 
-def test_without_a_kubeconfig(monkeypatch, capsys, tmp_path):
+def test_without_a_kubeconfig_a_known_context_or_rights(use, monkeypatch, capsys, tmp_path):
+    assert "mean 'test'?" in refused(capsys, NoCluster, "kubernetes.context=tets")
+    use(STRANGER)
+    assert "create mpijobs.kubeflow" in refused(capsys, ClusterForbidden)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-
     assert "no kubeconfig" in refused(capsys, NoCluster)
 
 
-def test_with_a_wrong_context(use, capsys):
-    assert "mean 'test'?" in refused(capsys, NoCluster, "kubernetes.context=tets")
-
-
-@pytest.fixture
-def _no_mpijobs(monkeypatch, tmp_path):
-    with ApiServer(has_mpijobs=False) as server:
-        monkeypatch.setenv("KUBECONFIG", str(write_config(server, tmp_path)))
-        yield
-
-
-@pytest.mark.usefixtures("_no_mpijobs")
-def test_without_mpijobs(capsys):
+def test_without_mpijobs(bare_server, unbuilt, capsys):
     assert "mpi-operator" in refused(capsys, NoMPIJobs)
+    refused(capsys, NoMPIJobs, *unbuilt)  # It is known before an image is built.
 
 
 def test_with_a_name_that_exists(use, cluster, capsys):
@@ -256,39 +233,21 @@ def test_a_name_that_exists_is_known_before_an_image_is_built(use, unbuilt, caps
     refused(capsys, MissingDependency, *unbuilt, "kubernetes.name=other")
 
 
-@pytest.mark.usefixtures("_no_mpijobs")
-def test_a_cluster_without_mpijobs_is_known_before_an_image_is_built(unbuilt, capsys):
-    refused(capsys, NoMPIJobs, *unbuilt)
-
-
-@pytest.fixture
-def ours(server, tmp_path, monkeypatch):
-    """Our own server, for what only it can be made to do."""
-    monkeypatch.setenv("KUBECONFIG", str(write_config(server, tmp_path)))
-    return server
-
-
 def test_a_kubernetes_that_cannot_suspend_jobs_is_refused_before_anything_is_made(
-    ours, unbuilt, capsys
+    lab, unbuilt, capsys
 ):
     for version, words in (("1.23+", []), ("1.23+", ["--dry-run=server"]), ("1.20", unbuilt)):
-        ours.set_kubernetes_version(version)
+        lab.server.set_kubernetes_version(version)
         said = refused(capsys, ClusterError, *words)
         assert "Kubernetes 1.24 " in said
-        assert f"{ours.url} runs Kubernetes v{version.removesuffix('+')}.2" in said
-    assert [seen for seen in ours.seen if seen.verb == "create"] == []
+        assert f"{lab.server.url} runs Kubernetes v{version.removesuffix('+')}.2" in said
+    assert [seen for seen in lab.server.seen if seen.verb == "create"] == []
 
 
-def test_the_oldest_kubernetes_of_a_vendor_carries_jobs(ours, capsys):
-    ours.set_kubernetes_version("1.24+")
+def test_the_oldest_kubernetes_of_a_vendor_carries_jobs(lab, capsys):
+    lab.server.set_kubernetes_version("1.24+")
 
     assert run(capsys)[0] == 0
-
-
-def test_without_rights(use, cluster, capsys):
-    use(STRANGER)
-
-    assert "create mpijobs.kubeflow" in refused(capsys, ClusterForbidden)
 
 
 @pytest.mark.parametrize("words", [(), ("--dry-run=server",)])
@@ -401,31 +360,26 @@ def test_what_the_cluster_removes_with_the_job_is_not_called_left(use, cluster, 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_submission_leaves_nothing(server, tmp_path, number):
-    path = write_config(server, tmp_path)
-    with Cluster(Place(namespace="default", kubeconfig=str(path), context="test")) as cluster:
-        server.faults.delay_seconds = 0.3
-        child = subprocess.Popen(
-            [sys.executable, "-m", "edl_horovod", "train", *SETTINGS],
-            env={**os.environ, "KUBECONFIG": str(path)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        wait_until(lambda: any(seen.path.endswith("/services") for seen in server.seen))
-        child.send_signal(number)
-        said = child.communicate(timeout=60)[1]
-        server.faults.delay_seconds = 0.0
+def test_an_interrupted_submission_leaves_nothing(lab, number):
+    lab.server.faults.delay_seconds = 0.3
+    command = [sys.executable, "-m", "edl_horovod", "train", *SETTINGS]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: any(seen.path.endswith("/services") for seen in lab.server.seen))
+    child.send_signal(number)
+    said = child.communicate(timeout=60)[1]
+    lab.server.faults.delay_seconds = 0.0
 
-        assert (child.returncode, "mnist is left" in said) == (130, True), said
-        assert names(cluster) == set()
+    assert (child.returncode, "mnist is left" in said) == (130, True), said
+    assert names(lab.cluster) == set()
 
 
-def test_what_may_have_been_made_is_named(ours, capsys):
-    ours.faults.drop, ours.faults.drop_only = 9, "POST"
+def test_what_may_have_been_made_is_named(lab, capsys):
+    faults = lab.server.faults
+    faults.drop, faults.drop_only = 9, "POST"
 
     assert "mpijob/mnist was created" in refused(capsys, ClusterUnreachable)
 
-    ours.faults.drop = 9
+    faults.drop = 9
     assert "was created" not in refused(capsys, ClusterUnreachable, "--dry-run=server")
 
 

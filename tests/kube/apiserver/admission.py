@@ -35,6 +35,16 @@ class Request:
     name: str = ""
     subresource: str = ""
 
+    @property
+    def group(self) -> str:
+        return self.resource.partition(".")[2]
+
+    @property
+    def part(self) -> str:
+        """As a rule names it, for instance `pods/log`."""
+        plural = self.resource.partition(".")[0]
+        return f"{plural}/{self.subresource}" if self.subresource else plural
+
 
 @dataclass
 class Admission:
@@ -60,28 +70,22 @@ class Admission:
         """A SelfSubjectAccessReview of a user with its answer; it is kept nowhere."""
         asked = body["spec"]["resourceAttributes"]
         group = f".{asked['group']}" if asked.get("group") else ""
-        request = Request(
-            asked["verb"],
-            asked["resource"] + group,
-            asked.get("namespace", ""),
-            asked.get("name", ""),
-            asked.get("subresource", ""),
-        )
+        place = (asked.get(key, "") for key in ("namespace", "name", "subresource"))
+        request = Request(asked["verb"], asked["resource"] + group, *place)
         return {**body, "status": {"allowed": self._may(user, request)}}
 
     def authorize(self, user: User, request: Request) -> None:
         """RBAC by Roles and RoleBindings. Raises Refused."""
         if self._may(user, request):
             return
-        plural, _, group = request.resource.partition(".")
-        part = f"/{request.subresource}" if request.subresource else ""
         namespace = request.namespace
         scope = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
         named = f' "{request.name}"' if request.name else ""
         message = (
             f'{request.resource}{named} is forbidden: User "{user.name}" cannot {request.verb} '
-            f'resource "{plural}{part}" in API group "{group}" {scope}'
+            f'resource "{request.part}" in API group "{request.group}" {scope}'
         )
+        plural = request.resource.partition(".")[0]
         raise Refused(403, "Forbidden", message, name=request.name, kind=plural)
 
     def _may(self, user: User, request: Request) -> bool:
@@ -210,22 +214,15 @@ def _single(rule: dict) -> Iterator[Request]:
 
 
 def _compact(request: Request) -> str:
-    plural, _, group = request.resource.partition(".")
-    part = f"{plural}/{request.subresource}" if request.subresource else plural
     named = f', ResourceNames:["{request.name}"]' if request.name else ""
-    return f'{{APIGroups:["{group}"], Resources:["{part}"]{named}, Verbs:["{request.verb}"]}}'
+    resources = f'APIGroups:["{request.group}"], Resources:["{request.part}"]'
+    return f'{{{resources}{named}, Verbs:["{request.verb}"]}}'
 
 
 def _allows(rule: dict, request: Request) -> bool:
-    plural, _, group = request.resource.partition(".")
-    part = f"{plural}/{request.subresource}" if request.subresource else plural
-
-    def has(key: str, wanted: str) -> bool:
-        return wanted in rule.get(key, []) or "*" in rule.get(key, [])
-
     is_named = not rule.get("resourceNames") or request.name in rule["resourceNames"]
-    wanted = (("verbs", request.verb), ("apiGroups", group), ("resources", part))
-    return is_named and all(has(key, value) for key, value in wanted)
+    wanted = {"verbs": request.verb, "apiGroups": request.group, "resources": request.part}
+    return is_named and all({word, "*"} & {*rule.get(key, [])} for key, word in wanted.items())
 
 
 def _check_pod(item: dict) -> None:

@@ -267,9 +267,9 @@ class Api:
             await stream.write(b"".join(lines[begin:]))
             while request.query.get("follow") == "true":
                 is_over = self._has_ended(path)
-                with file.open("rb") as content:
-                    content.seek(position)
-                    news = content.read()
+                with file.open("rb") as log:
+                    log.seek(position)
+                    news = log.read()
                 position += len(news)
                 if news:
                     await stream.write(news)

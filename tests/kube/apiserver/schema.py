@@ -12,13 +12,14 @@ class Schema:
         self._schema = schema
         self._validator = jsonschema.Draft202012Validator(_as_json_schema(schema))
 
-    def admit(self, item: dict, *, is_strict: bool) -> dict:
+    def admit(self, manifest: dict, *, is_strict: bool) -> dict:
         """The object as it is kept. Raises Refused, with 400 for fields that are not in the schema
         where the request is strict, else with 422."""
         unknown: list[str] = []
-        pruned = _prune(copy.deepcopy(item), self._schema, "", unknown)
+        pruned = _prune(copy.deepcopy(manifest), self._schema, "", unknown)
         # Checked by the server for all kinds, not by the schema.
-        pruned |= {key: item[key] for key in ("apiVersion", "kind", "metadata") if key in item}
+        kept = ("apiVersion", "kind", "metadata")
+        pruned |= {key: manifest[key] for key in kept if key in manifest}
         name = pruned["metadata"].get("name", "")
         if unknown and is_strict:
             said = ", ".join(f'unknown field "{path}"' for path in unknown)
@@ -55,17 +56,17 @@ def _prune(value, schema: dict, path: str, unknown: list[str]):
 def _as_json_schema(part):
     """OpenAPI's words for what JSON Schema says otherwise."""
     if isinstance(part, list):
-        return [_as_json_schema(item) for item in part]
+        return [_as_json_schema(member) for member in part]
     if not isinstance(part, dict):
         return part
-    result = {
-        key: _as_json_schema(value)
-        for key, value in part.items()
+    json_schema = {
+        key: _as_json_schema(member)
+        for key, member in part.items()
         if key not in ("description", "format", "default")
     }
     if part.get("x-kubernetes-int-or-string"):
-        result.pop("anyOf", None)
-        result["type"] = ["integer", "string"]
+        json_schema.pop("anyOf", None)
+        json_schema["type"] = ["integer", "string"]
     elif part.get("nullable") and isinstance(part.get("type"), str):
-        result["type"] = [part["type"], "null"]
-    return result
+        json_schema["type"] = [part["type"], "null"]
+    return json_schema

@@ -84,8 +84,8 @@ class ApiServer:
         """Say what a kubelet would."""
 
         def change() -> None:
-            item = self.store.get(resource, namespace, name)
-            self.store.update(resource, {**item, "status": status}, is_dry_run=False)
+            known = self.store.get(resource, namespace, name)
+            self.store.update(resource, {**known, "status": status}, is_dry_run=False)
 
         self.do(change)
 
@@ -133,16 +133,16 @@ class ApiServer:
         """Do something in the server's thread, or here where it is stopped."""
         if self._thread is None or not self._thread.is_alive():
             return action()
-        result: Future[Any] = Future()
+        returned: Future[Any] = Future()
 
         def run() -> None:
             try:
-                result.set_result(action())
+                returned.set_result(action())
             except Exception as e:  # Raised again where the caller waits.
-                result.set_exception(e)
+                returned.set_exception(e)
 
         self._loop.call_soon_threadsafe(run)
-        return result.result(START_SECONDS)
+        return returned.result(START_SECONDS)
 
 
 def main() -> None:

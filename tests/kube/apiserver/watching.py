@@ -69,7 +69,6 @@ class Watch:
         self._seen = version
         self._bookmark_seconds = bookmark_seconds
         self._changed = asyncio.Event()
-        self._position = 0
 
     async def run(self, write, seconds: float) -> None:
         """Write events until the time is over."""

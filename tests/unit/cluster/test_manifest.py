@@ -1,6 +1,6 @@
 import functools
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,7 +40,7 @@ def job_of(*overrides, task="train", base=TRAIN):
 
 
 def part(job, kind):
-    return next((item for item in job.all if item["kind"] == kind), None)
+    return next((part for part in job.all if part["kind"] == kind), None)
 
 
 def settings_in(job):
@@ -54,7 +54,7 @@ def pod(job, role):
 
 
 def env(container):
-    return {item["name"]: item.get("value") for item in container["env"]}
+    return {variable["name"]: variable.get("value") for variable in container["env"]}
 
 
 STYLES = ("elastic", "horovodrun", "mpirun")
@@ -88,14 +88,6 @@ def test_the_operators_own_schema_takes_every_mpijob(style, settings):
     assert admitted["spec"]["mpiReplicaSpecs"] == job.mpijob["spec"]["mpiReplicaSpecs"]
 
 
-def test_the_schema_refuses_what_does_not_fit():
-    job = job_of()
-    job.mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] = "two"
-
-    with pytest.raises(Exception, match="type 'integer'"):
-        mpijobs.schema().admit(job.mpijob, is_strict=True)
-
-
 def test_what_the_ranks_read_is_the_jobs_configuration():
     config = resolved.build(JobConfig, settings_in(job_of("train.epochs=3")))
 
@@ -116,7 +108,7 @@ def test_an_elastic_worker_is_its_pods_main_process():
     variables = env(worker)
     assert variables["EDL_HOST"] == "$(EDL_POD_NAME).$(EDL_POD_UID)"
     assert variables["EDL_COORDINATOR"] == "mnist-coordinator:7707"
-    names = [item["name"] for item in worker["env"]]
+    names = list(variables)
     assert names.index("EDL_POD_UID") < names.index("EDL_HOST"), "a variable must come before"
     assert not template["spec"]["automountServiceAccountToken"]
     assert job.mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["restartPolicy"] == "OnFailure"
@@ -237,11 +229,10 @@ def test_only_a_worker_whose_end_would_end_its_ranks_has_a_hook():
 
 def test_secrets_are_references_wherever_they_stand():
     job = job_of("kubernetes.secret_env={KEY: s3/key}")
-    variables = [item for item in pod(job, "Worker")[1]["env"] if item["name"] == "KEY"]
+    (variable,) = [entry for entry in pod(job, "Worker")[1]["env"] if entry["name"] == "KEY"]
 
-    assert variables == [
-        {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "key"}}}
-    ]
+    assert variable["valueFrom"] == {"secretKeyRef": {"name": "s3", "key": "key"}}
+    assert "value" not in variable
 
 
 def test_only_the_jobs_own_pods_may_call_them():
@@ -313,36 +304,29 @@ def test_each_file_that_set_a_value_is_named_without_its_folder(origin, shown):
     assert job.config.origins == {"data": shown}
 
 
-@dataclass(frozen=True)
-class Wrong:
-    overrides: str
-    says: str
+WRONG = {
+    "output=/elsewhere/m": "output must lie",
+    "job_dir=/tmp/job": "job_dir must lie",
+    "data=train.recordio": "data must lie",
+    "kubernetes.volumes.data.read_only=true": "be written",
+    "kubernetes.slots_per_worker=3": r"multiple of kubernetes\.slots_per_worker",
+    "launch.np=2000": "lanes",
+    "elastic.spares=1": r"elastic\.spares",
+    f"params.note={'x' * (1 << 20)}": "ConfigMap",
+    # Only our own rings scale themselves.
+    "elastic.autoscale=true kubernetes.style=horovodrun": r"elastic\.autoscale",
+    "elastic.autoscale=true kubernetes.style=mpirun": r"elastic\.autoscale",
+    # Over SSH no secret is handed on.
+    "kubernetes.style=horovodrun kubernetes.secret_env={KEY:s3/key}": "command line",
+}
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        Wrong("output=/elsewhere/m", "output must lie"),
-        Wrong("job_dir=/tmp/job", "job_dir must lie"),
-        Wrong("data=train.recordio", "data must lie"),
-        Wrong("kubernetes.volumes.data.read_only=true", "be written"),
-        Wrong("kubernetes.slots_per_worker=3", "multiple of kubernetes.slots_per_worker"),
-        Wrong("launch.np=2000", "lanes"),
-        Wrong("elastic.spares=1", "elastic.spares"),
-        Wrong(f"params.note={'x' * (1 << 20)}", "ConfigMap"),
-        # Only our own rings scale themselves.
-        Wrong("elastic.autoscale=true kubernetes.style=horovodrun", "elastic.autoscale"),
-        Wrong("elastic.autoscale=true kubernetes.style=mpirun", "elastic.autoscale"),
-        # Over SSH no secret is handed on.
-        Wrong("kubernetes.style=horovodrun kubernetes.secret_env={KEY:s3/key}", "command line"),
-    ],
-    ids=lambda wrong: wrong.overrides[:60],
+    ("overrides", "pattern"), WRONG.items(), ids=[overrides[:60] for overrides in WRONG]
 )
-def test_what_cannot_work_is_refused_before_anything_is_sent(wrong):
-    with pytest.raises(ConfigError) as error:
-        job_of(*wrong.overrides.split())
-
-    assert wrong.says in str(error.value)
+def test_what_cannot_work_is_refused_before_anything_is_sent(overrides, pattern):
+    with pytest.raises(ConfigError, match=pattern):
+        job_of(*overrides.split())
 
 
 def test_a_job_without_volumes_is_told_that_it_has_none():

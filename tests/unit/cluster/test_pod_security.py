@@ -26,7 +26,7 @@ EVALUATE = [*TRAIN[:2], "trained_model=/data/m", *VOLUME, "data=/data/x"]
 
 
 def templates(job):
-    return [template for item in job.all for template in pod_security.templates(item)]
+    return [template for manifest in job.all for template in pod_security.templates(manifest)]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_nothing_but_volumes_can_be_written(style, role):
 
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert written == {"/tmp", "/home/edl"}
-    home = next(item["value"] for item in container["env"] if item["name"] == "HOME")
+    home = next(variable["value"] for variable in container["env"] if variable["name"] == "HOME")
     assert home == "/home/edl"
 
 

@@ -5,9 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from edl_horovod.cluster.manifest import job_manifests
 from edl_horovod.cluster.preflight import num_workers_with_room, quantity, shortages
-from edl_horovod.config.compose import compose
+from tests.unit.cluster.test_manifest import job_of
 
 GPU = "nvidia.com/gpu"
 
@@ -15,22 +14,12 @@ GPU = "nvidia.com/gpu"
 @pytest.fixture(scope="module")
 def mpijob():
     """4 workers of 2 cores, 2 GiB and a GPU each, and a launcher of half a core and 512 MiB."""
-    words = [
-        "launch=kubernetes",
-        "image=r/edl:1",
-        "model_def=m",
-        "launch.np=4",
-        "data=/data/x",
-        "output=/data/m",
-        "kubernetes.volumes={data: {claim: c, mount: /data}}",
-        "kubernetes.worker.cpu=2",
-        "kubernetes.worker.memory=2Gi",
-        "kubernetes.worker.gpus=1",
-        "kubernetes.launcher.cpu=500m",
-        "kubernetes.launcher.memory=512Mi",
-    ]
-    job = job_manifests(compose("train", words), name="j", namespace="ml", secret=b"s" * 32)
-    return job.mpijob
+    worker = ("cpu=2", "memory=2Gi", "gpus=1")
+    launcher = ("cpu=500m", "memory=512Mi")
+    return job_of(
+        *(f"kubernetes.worker.{resource}" for resource in worker),
+        *(f"kubernetes.launcher.{resource}" for resource in launcher),
+    ).mpijob
 
 
 @dataclass(frozen=True)
