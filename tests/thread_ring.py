@@ -11,7 +11,7 @@ class Ring:
     """The collectives of threads, one for each rank."""
 
     def __init__(self, size):
-        self._barrier = threading.Barrier(size, timeout=30)
+        self._barrier = threading.Barrier(size, timeout=60)
         self._rows = {}
         self.fails_in = ""
         """The name of a collective that fails on all ranks."""
@@ -19,8 +19,8 @@ class Ring:
     def of(self, rank):
         return RankCollectives(self, rank)
 
-    def exchange(self, rank, value, name):
-        self._rows[rank] = value
+    def exchange(self, rank, row, name):
+        self._rows[rank] = row
         self._barrier.wait()
         rows = [self._rows[other] for other in sorted(self._rows)]
         self._barrier.wait()

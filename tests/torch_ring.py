@@ -10,24 +10,19 @@ from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.torch.step import TorchStep
 from edl_horovod.frameworks.values import Batch
 from tests.jobs import NO_OPTIONS
+from tests.thread_ring import Ring
 
 CPU = ComputeOptions(torch.device("cpu"))
 WAIT_SECONDS = 60
 
 
-class Meeting:
+class Meeting(Ring):
     """Where the ranks add up what they have; one that fails lets the others fail, too."""
 
-    def __init__(self, size):
-        self._barrier = threading.Barrier(size, timeout=WAIT_SECONDS)
-        self._given = {}
-
     def sum(self, rank, arrays):
-        self._given[rank] = arrays
-        self._barrier.wait()
-        totals = [np.sum(parts, axis=0) for parts in zip(*self._given.values(), strict=True)]
-        self._barrier.wait()
-        return totals
+        # Copies: a rank that is done goes on to change its own arrays.
+        rows = self.exchange(rank, [np.array(array) for array in arrays], "arrays")
+        return [np.sum(parts, axis=0) for parts in zip(*rows, strict=True)]
 
     def leave(self):
         self._barrier.abort()
@@ -43,12 +38,12 @@ class Reducer:
         self._weight = weight
 
     def finish(self, small, weight):
-        flags = np.array([float(each.grad is not None) for each in self._parameters])
+        flags = np.array([float(parameter.grad is not None) for parameter in self._parameters])
         own = [
-            torch.zeros_like(each) if each.grad is None else self._weight * each.grad
-            for each in self._parameters
+            torch.zeros_like(parameter) if parameter.grad is None else self._weight * parameter.grad
+            for parameter in self._parameters
         ]
-        arrays = [small, flags, np.array(weight), *(each.numpy() for each in own)]
+        arrays = [small, flags, np.array(weight), *(gradient.numpy() for gradient in own)]
         small, flags, weight, *sums = self._meeting.sum(self._rank, arrays)
         for parameter, flag, total in zip(self._parameters, flags, sums, strict=True):
             mean = torch.from_numpy(np.asarray(total)) / (float(weight) or 1.0)
@@ -94,13 +89,13 @@ def train_in_ring(steps, batches_of):
     Returns:
         What each step gave, of every rank.
     """
-    found = [[] for _ in steps]
+    sums_by_rank = [[] for _ in steps]
     failures = [None for _ in steps]
 
     def run(rank):
         try:
             for batch in batches_of(rank):
-                found[rank].append(
+                sums_by_rank[rank].append(
                     steps[rank].step(batch, wants_change=False, is_alone=len(steps) == 1, salt=rank)
                 )
         except Exception as error:
@@ -121,7 +116,7 @@ def train_in_ring(steps, batches_of):
         None,
     ):
         raise failure
-    return found
+    return sums_by_rank
 
 
 def part_of(batch, rank, size, keep=lambda number: True):
@@ -135,4 +130,4 @@ def part_of(batch, rank, size, keep=lambda number: True):
 
 
 def state_of(step):
-    return {name: each.numpy() for name, each in step.variables.items()}
+    return {name: variable.numpy() for name, variable in step.variables.items()}

@@ -7,9 +7,10 @@ weights, too, that grow alike in every step with an example: they show that a st
 
 import keras
 import tensorflow as tf
-from slow import pause_each_step
+from pauses import PausingSpec
+from slow import delayed
 
-from edl_horovod import ElasticDLSpec, Mode
+from edl_horovod import Mode
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -35,22 +36,7 @@ class Counter(keras.Model):
         return {**super().get_config(), **sizes}
 
 
-class CountingSpec(ElasticDLSpec):
-    def __init__(
-        self,
-        context=None,
-        num_records=0,
-        rate=1.0,
-        slow_until="",
-        slower_after=60,
-        keep_every=1,
-        num_clocks=0,
-    ):
-        super().__init__(context)
-        self._num_clocks = num_clocks
-        self._num_records, self._rate, self._slow_until = num_records, rate, slow_until
-        self._slower_after, self._keep_every = slower_after, keep_every
-
+class CountingSpec(PausingSpec):
     def create_model(self):
         return Counter(self._num_records, self._num_clocks)
 
@@ -65,8 +51,8 @@ class CountingSpec(ElasticDLSpec):
         dataset = dataset.map(parse)
         if self._keep_every > 1:
             dataset = dataset.filter(lambda features, label: label[0] % self._keep_every == 0)
-        if self._slow_until:
-            dataset = pause_each_step(dataset, self._slow_until, slower_after=self._slower_after)
+        if self._pauses.until:
+            dataset = delayed(dataset, self._pauses.wait)
         return dataset if mode == Mode.PREDICTION else dataset.shuffle(64)
 
     def create_loss(self, outputs, labels):

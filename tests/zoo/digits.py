@@ -20,7 +20,7 @@ class DigitsSpec(ElasticDLSpec):
             "y": tf.io.FixedLenFeature([], tf.int64),
         }
         parsed = dataset.map(lambda record: tf.io.parse_single_example(record, description))
-        return parsed.map(lambda found: ({"x": found["x"]}, found["y"]))
+        return parsed.map(lambda example: ({"x": example["x"]}, example["y"]))
 
     def create_loss(self, outputs, labels):
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)

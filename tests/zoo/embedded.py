@@ -9,8 +9,8 @@ from edl_horovod import ElasticDLSpec
 class EmbeddedSpec(ElasticDLSpec):
     def create_model(self):
         rows = keras.Input((1,), dtype="int32", name="rows")
-        values = keras.layers.Embedding(1000, 4, name="table")(rows)
-        return keras.Model(rows, keras.layers.Dense(1)(keras.layers.Flatten()(values)))
+        embeddings = keras.layers.Embedding(1000, 4, name="table")(rows)
+        return keras.Model(rows, keras.layers.Dense(1)(keras.layers.Flatten()(embeddings)))
 
     def create_dataset(self, dataset, mode):
         return dataset

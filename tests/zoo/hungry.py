@@ -17,12 +17,12 @@ class HungrySpec(PacedSpec):
         self._meal = Path(meal)
 
     def create_loss(self, outputs, labels):
-        def eat(value):
+        def eat(zero):
             if self._is_hungry and self._meal.exists():
                 self._meal.unlink()
                 # Written to, because memory that is only reserved is not there yet.
                 _held.extend(np.ones(PIECE_BYTES, np.uint8) for _ in range(NUM_PIECES))
-            return value
+            return zero
 
         with tf.control_dependencies([tf.numpy_function(eat, [0], tf.int32)]):
             return tf.identity(super().create_loss(outputs, labels))

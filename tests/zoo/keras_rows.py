@@ -1,15 +1,12 @@
 """Examples of rows of arrays `x` and `y`, slowly until a file is there."""
 
-import time
-from pathlib import Path
-
 import tensorflow as tf
+from pauses import sleep_unless_there
 
 
 def feed(dataset, mode, slow_until=""):
     def paused(label):
-        if slow_until and not Path(slow_until).exists():
-            time.sleep(0.02)
+        sleep_unless_there(slow_until, 0.02)
         return label
 
     def example(row):

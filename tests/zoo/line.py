@@ -3,6 +3,7 @@
 import numpy as np
 
 from edl_horovod import ElasticDLSpec, Mode
+from edl_horovod.records.examples import read_examples
 
 
 class LineSpec(ElasticDLSpec):
@@ -10,11 +11,9 @@ class LineSpec(ElasticDLSpec):
         return np.zeros((4, 1))
 
     def create_dataset(self, records, mode):
-        # The floats of tests.records.example: x before the 15 bytes of y, the last 4 its value.
-        x = np.frombuffer(b"".join(record[-31:-15] for record in records), "<f4")
-        y = np.frombuffer(b"".join(record[-4:] for record in records), "<f4")
-        is_predicting = mode is Mode.PREDICTION
-        return x.reshape(-1, 4).astype(float), None if is_predicting else y[:, np.newaxis]
+        columns = read_examples(records, {"x": (4,), "y": (1,)})
+        labels = None if mode is Mode.PREDICTION else columns["y"]
+        return columns["x"].astype(float), labels
 
     def create_loss(self, outputs, labels):
         return np.mean((outputs - labels) ** 2)

@@ -121,13 +121,13 @@ def data(kind, num_examples):
     lengths = random.integers(1, STEPS + 1, num_examples)
     lengths[: num_examples // 3 : 2] = 0  # All of some ranks, in some steps.
     is_word = np.arange(STEPS) < lengths[:, None]
-    found = (np.where(is_word, ids, 0), np.where(is_word, tags, 0))
+    features, labels = np.where(is_word, ids, 0), np.where(is_word, tags, 0)
     if kind == "two_masks":
         numbers = np.sin(ids.sum(1, keepdims=True)).astype(np.float32)
-        return found[0], [found[1], found[1][:, ::-1].copy(), numbers]
+        return features, [labels, labels[:, ::-1].copy(), numbers]
     if kind == "weighted":
-        return (*found, is_word * lengths[:, None].astype(np.float32))
-    return found
+        return features, labels, is_word * lengths[:, None].astype(np.float32)
+    return features, labels
 
 
 class MaskedSpec(ElasticDLSpec):

@@ -16,6 +16,14 @@ def layers(num_outputs=1):
     return features, named
 
 
+def one_output(*settings, kind=keras.Model, **options):
+    """A model of one output, compiled."""
+    features, (output,) = layers()
+    model = kind(features, output)
+    model.compile(*settings, **options)
+    return model
+
+
 def compiled():
     features, (output,) = layers()
     model = keras.Model(features, output)
@@ -40,10 +48,7 @@ class OwnLoss(keras.Model):
 
 
 def own_loss():
-    features, (output,) = layers()
-    model = OwnLoss(features, output)
-    model.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9))
-    return model
+    return one_output(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), kind=OwnLoss)
 
 
 class Contrasting(keras.Model):
@@ -54,10 +59,7 @@ class Contrasting(keras.Model):
 
 
 def contrasting():
-    features, (output,) = layers()
-    model = Contrasting(features, output)
-    model.compile(optimizer="sgd")
-    return model
+    return one_output(optimizer="sgd", kind=Contrasting)
 
 
 def embedding():
@@ -69,10 +71,7 @@ def embedding():
 
 
 def executed_otherwise():
-    features, (output,) = layers()
-    model = keras.Model(features, output)
-    model.compile(optimizer="sgd", loss="mse", run_eagerly=True, steps_per_execution=1)
-    return model
+    return one_output(optimizer="sgd", loss="mse", run_eagerly=True, steps_per_execution=1)
 
 
 class OwnMetrics(keras.Model):
@@ -85,16 +84,13 @@ class OwnMetrics(keras.Model):
         )
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        results = super().compute_metrics(x, y, y_pred, sample_weight)
+        metrics = super().compute_metrics(x, y, y_pred, sample_weight)
         self.spread.update_state(x, y_pred)
-        return {**results, "spread": self.spread.result()}
+        return {**metrics, "spread": self.spread.result()}
 
 
 def own_metrics():
-    features, (output,) = layers()
-    model = OwnMetrics(features, output)
-    model.compile(optimizer="adam", loss=keras.losses.Huber(), metrics=["mae"])
-    return model
+    return one_output(optimizer="adam", loss=keras.losses.Huber(), metrics=["mae"], kind=OwnMetrics)
 
 
 def listed():
@@ -166,17 +162,11 @@ class OwnStep(keras.Model):
 
 
 def own_step():
-    features, (output,) = layers()
-    model = OwnStep(features, output)
-    model.compile("sgd", "mse")
-    return model
+    return one_output("sgd", "mse", kind=OwnStep)
 
 
 def summed():
-    features, (output,) = layers()
-    model = keras.Model(features, output)
-    model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
-    return model
+    return one_output("sgd", keras.losses.MeanSquaredError(reduction="sum"))
 
 
 def partly_summed():
@@ -228,10 +218,7 @@ class Largest(keras.metrics.Metric):
 
 
 def largest():
-    features, (output,) = layers()
-    model = keras.Model(features, output)
-    model.compile("sgd", "mse", metrics=[Largest()])
-    return model
+    return one_output("sgd", "mse", metrics=[Largest()])
 
 
 class Loose(OwnMetrics):
@@ -242,10 +229,7 @@ class Loose(OwnMetrics):
 
 
 def loose():
-    features, (output,) = layers()
-    model = Loose(features, output)
-    model.compile("sgd", "mse")
-    return model
+    return one_output("sgd", "mse", kind=Loose)
 
 
 class Doubling(keras.Model):

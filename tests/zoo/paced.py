@@ -11,9 +11,9 @@ RECORD_SECONDS = 0.02
 
 class PacedSpec(TinySpec):
     def create_loss(self, outputs, labels):
-        def wait(value):
+        def wait(zero):
             time.sleep(STEP_SECONDS)
-            return value
+            return zero
 
         with tf.control_dependencies([tf.numpy_function(wait, [0], tf.int32)]):
             return tf.identity(super().create_loss(outputs, labels))

@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
-from slow import pause_each_step
+from pauses import Pauses
+from slow import delayed
 from tiny import TinySpec
 
 from edl_horovod import Mode
@@ -12,16 +13,16 @@ from edl_horovod import Mode
 class ProcessedSpec(TinySpec):
     def __init__(self, context=None, slow_until=""):
         super().__init__(context)
-        self._slow_until = slow_until
+        self._pauses = Pauses(slow_until)
 
     def create_dataset(self, dataset, mode):
         dataset = super().create_dataset(dataset, mode)
-        return dataset if mode == Mode.TRAINING else pause_each_step(dataset, self._slow_until)
+        return dataset if mode == Mode.TRAINING else delayed(dataset, self._pauses.wait)
 
 
 class PredictionOutputsProcessor:
     def process(self, predictions, worker_id, record_ids):
-        values = predictions.numpy()[:, 0].tolist()
-        lines = [f"{n},{value}\n" for n, value in zip(record_ids.tolist(), values, strict=True)]
+        outputs = predictions.numpy()[:, 0].tolist()
+        lines = [f"{n},{output}\n" for n, output in zip(record_ids.tolist(), outputs, strict=True)]
         with Path(os.environ["PROCESSED"], f"{os.getpid()}.csv").open("a") as stream:
             stream.writelines(lines)

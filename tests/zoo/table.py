@@ -2,11 +2,12 @@
 
 import keras
 import tensorflow as tf
+from tiny import TinySpec
 
-from edl_horovod import ElasticDLSpec, Mode
+from edl_horovod import Mode
 
 
-class TableSpec(ElasticDLSpec):
+class TableSpec(TinySpec):
     parses_batches = True
 
     def create_model(self):
@@ -21,11 +22,5 @@ class TableSpec(ElasticDLSpec):
 
         return dataset.map(parse)
 
-    def create_loss(self, outputs, labels):
-        return tf.reduce_mean(tf.square(outputs - labels))
-
     def create_optimizer(self, lr=0.1):
         return keras.optimizers.Adam(lr)
-
-    def create_metrics(self, outputs, labels):
-        return {"absolute_error": tf.reduce_mean(tf.abs(outputs - labels))}

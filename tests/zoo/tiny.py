@@ -5,6 +5,11 @@ import tensorflow as tf
 
 from edl_horovod import ElasticDLSpec, Mode
 
+FEATURES = {
+    "x": tf.io.FixedLenFeature([4], tf.float32),
+    "y": tf.io.FixedLenFeature([1], tf.float32),
+}
+
 
 class TinySpec(ElasticDLSpec):
     def __init__(self, context=None, keep_every=1, bad_id=-1, norm=None):
@@ -23,11 +28,7 @@ class TinySpec(ElasticDLSpec):
         return keras.Model({"x": x}, keras.layers.Dense(1, dtype=dtype)(hidden))
 
     def create_dataset(self, dataset, mode):
-        description = {
-            "id": tf.io.FixedLenFeature([1], tf.int64),
-            "x": tf.io.FixedLenFeature([4], tf.float32),
-            "y": tf.io.FixedLenFeature([1], tf.float32),
-        }
+        description = {**FEATURES, "id": tf.io.FixedLenFeature([1], tf.int64)}
         dataset = dataset.map(lambda record: tf.io.parse_single_example(record, description))
         if mode == Mode.PREDICTION:
             return dataset.map(lambda e: {"x": e["x"]})

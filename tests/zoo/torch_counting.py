@@ -1,11 +1,11 @@
 """`counting` in PyTorch: weights that count how often each record was applied."""
 
 import torch
+from pauses import PausingSpec
 from torch import nn
-from torch_slow import Pauses
-from torch_tiny import number_of
+from torch_tiny import parse
 
-from edl_horovod import ElasticDLSpec, Mode
+from edl_horovod import Mode
 
 
 class Counter(nn.Module):
@@ -24,28 +24,13 @@ class Counter(nn.Module):
         return counts
 
 
-class TorchCountingSpec(ElasticDLSpec):
-    def __init__(
-        self,
-        context=None,
-        num_records=0,
-        rate=1.0,
-        slow_until="",
-        slower_after=60,
-        keep_every=1,
-        num_clocks=0,
-    ):
-        super().__init__(context)
-        self._num_clocks = num_clocks
-        self._num_records, self._rate, self._keep_every = num_records, rate, keep_every
-        self._pauses = Pauses(slow_until, slower_after=slower_after)
-
+class TorchCountingSpec(PausingSpec):
     def create_model(self):
         return Counter(self._num_records, self._num_clocks)
 
     def create_dataset(self, records, mode):
         self._pauses.wait()
-        numbers = torch.tensor([number_of(record) for record in records])
+        (numbers,) = parse(records, id=())
         numbers = numbers[numbers % self._keep_every == 0]
         return {"id": numbers} if mode is Mode.PREDICTION else ({"id": numbers}, numbers)
 

@@ -20,8 +20,8 @@ class TorchDigitsSpec(ElasticDLSpec):
         return Net()
 
     def create_dataset(self, records, mode):
-        found = read_examples(records, {"x": (64,), "y": ()})
-        return {"x": torch.from_numpy(found["x"])}, torch.from_numpy(found["y"])
+        examples = read_examples(records, {"x": (64,), "y": ()})
+        return {"x": torch.from_numpy(examples["x"])}, torch.from_numpy(examples["y"])
 
     def create_loss(self, outputs, labels):
         return nn.functional.cross_entropy(outputs, labels)

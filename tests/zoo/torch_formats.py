@@ -14,7 +14,7 @@ def tensors(column):
     """One tensor of a column, whatever the format gives: bytes of float32, or numbers."""
     if isinstance(column, torch.Tensor):
         return column.float()
-    rows = [np.frombuffer(each, "<f4") if isinstance(each, bytes) else each for each in column]
+    rows = [np.frombuffer(row, "<f4") if isinstance(row, bytes) else row for row in column]
     return torch.stack([torch.tensor(np.asarray(row), dtype=torch.float32) for row in rows])
 
 
@@ -25,7 +25,7 @@ def pixels(picture):
 class FormatSpec(PacedSpec):
     def create_dataset(self, columns, mode):
         if "image" in columns:
-            x = torch.tensor(np.array([pixels(each) for each in columns["image"]]))
+            x = torch.tensor(np.array([pixels(picture) for picture in columns["image"]]))
             y = tensors(columns["label"])
         else:
             x, y = tensors(columns["x"]), tensors(columns["y"])

@@ -37,7 +37,9 @@ class TorchKerasSpec(TorchTinySpec):
         return keras.losses.mean_squared_error(labels, outputs)
 
     def create_optimizer(self, model, lr=0.05):
-        return torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr)
+        return torch.optim.SGD(
+            [parameter for parameter in model.parameters() if parameter.requires_grad], lr
+        )
 
     def create_metrics(self, outputs, labels):
         return {"absolute_error": keras.losses.mean_absolute_error(labels, outputs)}

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from torch_slow import Pauses
+from pauses import Pauses
 from torch_tiny import TorchTinySpec
 
 from edl_horovod import Mode
@@ -22,7 +22,7 @@ class ProcessedSpec(TorchTinySpec):
 
 class PredictionOutputsProcessor:
     def process(self, predictions, worker_id, record_ids):
-        values = predictions[:, 0].tolist()
-        lines = [f"{n},{value}\n" for n, value in zip(record_ids.tolist(), values, strict=True)]
+        outputs = predictions[:, 0].tolist()
+        lines = [f"{n},{output}\n" for n, output in zip(record_ids.tolist(), outputs, strict=True)]
         with Path(os.environ["PROCESSED"], f"{os.getpid()}.csv").open("a") as stream:
             stream.writelines(lines)

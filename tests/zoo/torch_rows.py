@@ -1,16 +1,13 @@
 """`rows` in PyTorch: columns id, x of 4 numbers, and y; and `feed`, slow until a file is there."""
 
-import time
-from pathlib import Path
-
+from pauses import sleep_unless_there
 from torch_tiny import TorchTinySpec
 
 from edl_horovod import Mode
 
 
 def feed(records, mode, slow_until=""):
-    if slow_until and not Path(slow_until).exists():
-        time.sleep(0.2)
+    sleep_unless_there(slow_until, 0.2)
     return records["x"], records["y"]
 
 

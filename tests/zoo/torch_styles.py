@@ -41,8 +41,8 @@ class ModelOutput(OrderedDict):
     def __reduce__(self):
         if not is_dataclass(self):
             return super().__reduce__()
-        made, _, *rest = super().__reduce__()
-        return made, tuple(getattr(self, field.name) for field in fields(self)), *rest
+        create, _, *rest = super().__reduce__()
+        return create, tuple(getattr(self, field.name) for field in fields(self)), *rest
 
 
 @dataclass
@@ -112,7 +112,7 @@ def feed(records, mode):
 
 def points():
     x = torch.randn(96, 4, generator=torch.Generator().manual_seed(5))
-    return [torch.cat([each[:3], each[:1]]) for each in x]
+    return [torch.cat([point[:3], point[:1]]) for point in x]
 
 
 def texts():

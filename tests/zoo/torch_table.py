@@ -5,17 +5,14 @@ import io
 
 import torch
 from torch import nn
+from torch_tiny import TorchTinySpec
 
-from edl_horovod import ElasticDLSpec, Mode
+from edl_horovod import Mode
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.output = nn.Linear(2, 1)
-
+class Net(nn.Linear):
     def forward(self, features):
-        return self.output(features["x"])
+        return super().forward(features["x"])
 
 
 def numbers(record):
@@ -23,20 +20,14 @@ def numbers(record):
     return [float(cell) for cell in row[1:]]
 
 
-class TorchTableSpec(ElasticDLSpec):
+class TorchTableSpec(TorchTinySpec):
     def create_model(self):
-        return Net()
+        return Net(2, 1)
 
     def create_dataset(self, records, mode):
         rows = torch.tensor([numbers(record) for record in records])
         features = {"x": rows[:, :2]}
         return features if mode is Mode.PREDICTION else (features, rows[:, 2:])
 
-    def create_loss(self, outputs, labels):
-        return nn.functional.mse_loss(outputs, labels)
-
     def create_optimizer(self, model, lr=0.1):
         return torch.optim.Adam(model.parameters(), lr)
-
-    def create_metrics(self, outputs, labels):
-        return {"absolute_error": (outputs - labels).abs()}

@@ -1,17 +1,15 @@
 """The regression of tests.records in PyTorch, with what tests ask for."""
 
-import numpy as np
 import torch
 from torch import nn
 
 from edl_horovod import ElasticDLSpec, Mode
+from edl_horovod.records.examples import read_examples
 
 
-def parse(records):
-    """x and y of tests.records.example, and the numbers of the records."""
-    x = [np.frombuffer(record[-31:-15], "<f4") for record in records]
-    y = [np.frombuffer(record[-4:], "<f4") for record in records]
-    return torch.tensor(np.array(x)), torch.tensor(np.array(y))
+def parse(records, **shapes):
+    """Tensors of the features of these names and shapes, in their order."""
+    return [torch.from_numpy(column) for column in read_examples(records, shapes).values()]
 
 
 class Net(nn.Module):
@@ -35,10 +33,9 @@ class TorchTinySpec(ElasticDLSpec):
         return Net(dropout=dropout, batch_norm=batch_norm)
 
     def create_dataset(self, records, mode):
-        x, y = parse(records)
         if mode is Mode.PREDICTION:
-            return {"x": x}
-        numbers = torch.tensor([number_of(record) for record in records])
+            return {"x": parse(records, x=(4,))[0]}
+        x, y, numbers = parse(records, x=(4,), y=(1,), id=())
         if self._bad_id in numbers.tolist():
             y[numbers == self._bad_id] = float("inf")
         kept = numbers % self._keep_every == 0
@@ -52,18 +49,3 @@ class TorchTinySpec(ElasticDLSpec):
 
     def create_metrics(self, outputs, labels):
         return {"absolute_error": (outputs - labels).abs()}
-
-
-def number_of(record):
-    """The number of a record, its feature `id`: a varint after that name's length and its own."""
-    place = record.index(b"\x0a\x02id") + 4
-    packed = record[place:]
-    # Feature, list and values each have a tag and a length of one byte.
-    start = 6
-    value = shift = 0
-    for byte in packed[start:]:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-    return value
