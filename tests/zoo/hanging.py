@@ -1,8 +1,8 @@
 """The counting model, with places at which one worker can be made to hang."""
 
 import tensorflow as tf
+from both_hanging import Hangs
 from counting import CountingSpec
-from hangs import Hangs
 from slow import delayed
 
 

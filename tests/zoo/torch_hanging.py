@@ -1,6 +1,6 @@
 """`hanging` in PyTorch."""
 
-from hangs import Hangs
+from both_hanging import Hangs
 from torch_counting import TorchCountingSpec
 
 
