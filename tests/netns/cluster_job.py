@@ -3,12 +3,11 @@
 import subprocess
 import sys
 
-from edl_horovod.cluster.client import Cluster
-from edl_horovod.cluster.credentials import Place
 from tests import counting_job
 from tests.kube import certificates
 from tests.kube.apiserver.server import ApiServer
 from tests.kube.conftest import ADMIN, add_tokens, write_kubeconfig
+from tests.kube.lab import connect
 from tests.netns import kubelet
 from tests.netns.job import AT_ONE_PACE, REPOSITORY, Watched
 
@@ -73,8 +72,7 @@ class Job(Watched):
         """What the API server answers to a call of our client."""
 
         def answer():
-            place = Place(namespace="default", kubeconfig=str(self.kubeconfig), context="test")
-            with Cluster(place) as cluster:
+            with connect(self.kubeconfig) as cluster:
                 return question(cluster)
 
         return kubelet.run_on(self.control, answer)

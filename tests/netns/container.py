@@ -36,8 +36,8 @@ def bind(source, target):
 
 
 def kernel(function, *arguments):
-    result = getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments)
-    assert result == 0, f"{function}{arguments}: {os.strerror(ctypes.get_errno())}"
+    status = getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments)
+    assert status == 0, f"{function}{arguments}: {os.strerror(ctypes.get_errno())}"
 
 
 def allow_writing(path, *, is_allowed):

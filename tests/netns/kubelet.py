@@ -18,18 +18,19 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
 from kubernetes import client as k8s
 from kubernetes import config as k8s_config
 
-from edl_horovod.cluster.client import Cluster
-from edl_horovod.cluster.credentials import SERVICE_ACCOUNT, Place
+from edl_horovod.cluster.credentials import SERVICE_ACCOUNT
 from edl_horovod.errors import ClusterError, ObjectNotFound
 from tests import waiting
 from tests.kube import job_controller, mpi_operator
 from tests.kube.apiserver.admission import User
+from tests.kube.lab import connect
 from tests.netns import container, volumes
 from tests.netns.job import REPOSITORY
 
@@ -49,16 +50,13 @@ def enter(host):
 
 def run_on(host, function):
     """Call a function in a thread that is on a host; returns what it returned."""
-    results = []
 
-    def run():
+    def enter_and_call():
         enter(host)
-        results.append(function())
+        return function()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    return results[0]
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(enter_and_call).result()
 
 
 class Container:
@@ -80,17 +78,9 @@ class Container:
         self.spec = spec
         path = self.folder / f"container-{self.num_starts}.json"
         path.write_text(json.dumps({**spec, "root": str(root)}))
-        self.child = self.host.start(
-            "unshare",
-            "-m",
-            "-u",
-            "--propagation",
-            "private",
-            sys.executable,
-            container.__file__,
-            path,
-            log=self.folder / "log",
-        )
+        unshare = ("unshare", "-m", "-u", "--propagation", "private")
+        program = (sys.executable, container.__file__, path)
+        self.child = self.host.start(*unshare, *program, log=self.folder / "log")
 
     def passes(self, probe):
         """Run a readiness probe inside the container, or connect to it."""
@@ -110,25 +100,12 @@ class Container:
 
     def run_hook(self, action):
         """Start what its preStop hook asks for, as the container's user and with its variables."""
-        user, group = str(container.USER), str(self.spec["group"])
-        variables = (f"{name}={value}" for name, value in self.spec["environment"].items())
-        self.hook = self.host.start(
-            *self._enter(),
-            "setpriv",
-            "--reuid",
-            user,
-            "--regid",
-            user,
-            "--groups",
-            group,
-            "env",
-            "-i",
-            "-C",
-            container.HOME,
-            *variables,
-            *action["exec"]["command"],
-            log=self.folder / "pre-stop-log",
-        )
+        user, group = container.USER, self.spec["group"]
+        setpriv = ("setpriv", "--reuid", user, "--regid", user, "--groups", group)
+        variables = (f"{name}={text}" for name, text in self.spec["environment"].items())
+        env = ("env", "-i", "-C", container.HOME, *variables)
+        command = (*self._enter(), *setpriv, *env, *action["exec"]["command"])
+        self.hook = self.host.start(*command, log=self.folder / "pre-stop-log")
 
     def _enter(self):
         target = f"--target={self.child.pid}"
@@ -231,9 +208,8 @@ class Nodes:
 
     def _run(self):
         enter(self._control)
-        place = Place(namespace="default", kubeconfig=str(self._kubeconfig), context="test")
         official = k8s_config.new_client_from_config(config_file=str(self._kubeconfig))
-        with Cluster(place) as cluster, official:
+        with connect(self._kubeconfig) as cluster, official:
             self._cluster, self._batch = cluster, k8s.BatchV1Api(official)
             while not self._stopping.wait(POLL_SECONDS):
                 try:

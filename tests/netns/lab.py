@@ -56,20 +56,8 @@ class Host:
         self.children = []
         self._lab, self._port = lab, f"port{number}"
         ip("netns", "add", self.name)
-        ip(
-            "-n",
-            lab.switch,
-            "link",
-            "add",
-            self._port,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            INTERFACE,
-            "netns",
-            self.name,
-        )
+        peer = ("peer", "name", INTERFACE, "netns", self.name)
+        ip("-n", lab.switch, "link", "add", self._port, "type", "veth", *peer)
         ip("-n", lab.switch, "link", "set", self._port, "master", "lan", "up")
         ip("-n", self.name, "link", "set", "lo", "up")
         ip("-n", self.name, "address", "add", f"{self.address}/24", "dev", INTERFACE)

@@ -41,12 +41,12 @@ def test_loopback_is_held_to_the_rate_in_the_namespace_alone(tmp_path):
         timeout=60,
         check=True,
     )
-    result = json.loads(done.stdout)
-    assert result["namespace"] != os.readlink("/proc/self/ns/net")
-    said, measured = result["limited"]
+    rates = json.loads(done.stdout)
+    assert rates["namespace"] != os.readlink("/proc/self/ns/net")
+    said, measured = rates["limited"]
     assert said == 1e9
     assert 0.7e9 < measured < 1.1e9
-    said, measured = result["free"]
+    said, measured = rates["free"]
     assert said == 0.0
     assert measured > 1.2e9
     assert subprocess.check_output(["tc", "qdisc", "show", "dev", "lo"]) == before

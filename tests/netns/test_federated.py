@@ -1,6 +1,7 @@
 """Parties on hosts of their own, and a stranger who records all that passes the switch."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from edl_horovod.files.whole_file import read_json
 from edl_horovod.job import events
 from tests.later import LATER
 from tests.netns.job import REPOSITORY, VARIABLES
+from tests.netns.lab import Host
 from tests.waiting import wait_until
 
 if LATER:
@@ -120,21 +122,21 @@ class Federation:
         (self.folder / "hurry").touch()
         for name, process in self._jobs.items():
             assert process.wait(120) == 0, f"{name}\n{self.describe()}"
-        result = read_json(self.folder / "federation.job" / "result.json", dict, hint="")
-        assert result["state"] == "finished"
+        outcome = read_json(self.folder / "federation.job" / "result.json", dict, hint="")
+        assert outcome["state"] == "finished"
 
     def weights(self, party):
         """The bytes of the weights after each round, but for values too short to be a marker."""
-        contents = []
+        kernels = []
         for path in (self.folder / f"{party}.job").rglob("step-*.safetensors"):
-            data = path.read_bytes()
-            start = 8 + int.from_bytes(data[:8], "little")
-            for name, entry in json.loads(data[8:start]).items():
+            safetensors = path.read_bytes()
+            start = 8 + int.from_bytes(safetensors[:8], "little")
+            for name, entry in json.loads(safetensors[8:start]).items():
                 if name != "__metadata__" and "kernel" in name:
                     first, last = entry["data_offsets"]
-                    contents.append(data[start + first : start + last])
-        assert any(len(value) >= 64 for value in contents)
-        return [value for value in contents if len(value) >= 64 and any(value)]
+                    kernels.append(safetensors[start + first : start + last])
+        assert any(len(kernel) >= 64 for kernel in kernels)
+        return [kernel for kernel in kernels if len(kernel) >= 64 and any(kernel)]
 
     def describe(self):
         return "\n".join(
@@ -160,7 +162,7 @@ def test_a_stranger_sees_neither_weights_nor_names_unless_it_is_bare(lab, tmp_pa
     seen = {
         "names": b"planted-marker" in packets,
         "messages": b'"kind":"hello"' in packets,
-        "weights": any(value in packets for value in federation.weights(north)),
+        "weights": any(kernel in packets for kernel in federation.weights(north)),
         "records": b"note-of" in packets or b"folder-of" in packets,
         # Parties compare theirs as numbers.
         "settings": b"learning_rate" in packets,
@@ -170,40 +172,34 @@ def test_a_stranger_sees_neither_weights_nor_names_unless_it_is_bare(lab, tmp_pa
     assert seen == {**expected, "records": False, "settings": False}
 
 
-def test_a_party_whose_host_hangs_is_left_out_and_comes_back(lab, tmp_path):
-    federation = Federation(lab, tmp_path, "elastic.forming_seconds=3")
+def stop_all(host):
+    for pid in host.pids():
+        os.kill(pid, signal.SIGSTOP)
+
+
+def let_all_go_on(host):
+    for pid in host.pids():
+        os.kill(pid, signal.SIGCONT)
+
+
+LOSSES = {
+    "host hangs": (stop_all, let_all_go_on, ["elastic.forming_seconds=3"]),
+    "link is cut": (Host.cut, Host.mend, []),
+    # As by a router that starts again; the party needs no help to come back.
+    "machine gets another address": (lambda host: host.move_to("10.77.0.77"), lambda _: None, []),
+}
+
+
+@pytest.mark.parametrize(("lose", "mend", "settings"), LOSSES.values(), ids=LOSSES)
+def test_a_party_that_is_lost_costs_the_others_no_round_and_comes_back(
+    lab, tmp_path, lose, mend, settings
+):
+    federation = Federation(lab, tmp_path, *settings)
     north, south = PARTIES
     generation = federation.join_all()
-    pids = federation.hosts[south].pids()
-    for pid in pids:
-        subprocess.run(["kill", f"-{int(signal.SIGSTOP)}", str(pid)], check=True)
-    generation = federation.wait_for_ring(1, generation)
-    step = federation.events(north, "step")[-1].step
-    federation.wait_for_step(north, step + 1)
-    for pid in pids:
-        subprocess.run(["kill", f"-{int(signal.SIGCONT)}", str(pid)], check=True)
-    federation.wait_for_ring(2, generation)
-    federation.succeed()
-
-
-def test_a_cut_link_costs_the_others_no_round(lab, tmp_path):
-    federation = Federation(lab, tmp_path)
-    north, south = PARTIES
-    generation = federation.join_all()
-    federation.hosts[south].cut()
-    generation = federation.wait_for_ring(1, generation)
-    federation.wait_for_step(north, federation.events(north, "step")[-1].step + 1)
-    federation.hosts[south].mend()
-    federation.wait_for_ring(2, generation)
-    federation.succeed()
-
-
-def test_a_party_whose_machine_gets_another_address_comes_back(lab, tmp_path):
-    federation = Federation(lab, tmp_path)
-    north, south = PARTIES
-    generation = federation.join_all()
-    federation.hosts[south].move_to("10.77.0.77")
+    lose(federation.hosts[south])
     generation = federation.wait_for_ring(1, generation)
     federation.wait_for_step(north, federation.events(north, "step")[-1].step + 1)
+    mend(federation.hosts[south])
     federation.wait_for_ring(2, generation)
     federation.succeed()

@@ -37,9 +37,9 @@ class Federation:
         self.cluster = Job(lab, folder, federation=self.volumes["federation"], **claims)
         self.nodes = self.cluster.nodes
 
-    def apply(self, items):
-        for item in items:
-            self.cluster.ask(lambda cluster, item=item: cluster.create(item))
+    def apply(self, manifests):
+        for manifest in manifests:
+            self.cluster.ask(lambda cluster, manifest=manifest: cluster.create(manifest))
 
     def add(self, party):
         """What the page tells an operator: the token as a Secret, then the files of a party."""
@@ -49,12 +49,12 @@ class Federation:
         meta = {"name": f"{party}-token"}
         kind = {"apiVersion": "v1", "kind": "Secret"}
         self.apply([{**kind, "metadata": meta, "data": secret}])
-        items = yaml.safe_load(
+        manifests = yaml.safe_load(
             yaml.safe_dump(rendered(K8S / "federated" / "party")).replace("north", party)
         )
-        (config,) = [item["data"] for item in items if item["kind"] == "ConfigMap"]
+        (config,) = [manifest["data"] for manifest in manifests if manifest["kind"] == "ConfigMap"]
         config["party.yaml"] = self._settings(party, yaml.safe_load(config["party.yaml"]))
-        self.apply(items)
+        self.apply(manifests)
 
     def _settings(self, party, settings):
         """Those of the file, with a model and data of the tests, which can be told to hurry."""

@@ -14,6 +14,7 @@ import pytest
 
 from edl_horovod.supervisor.plan import locate
 from tests.netns import ssh
+from tests.waiting import is_running
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
@@ -113,15 +114,8 @@ def test_a_job_goes_on_from_the_checkpoint_when_its_launcher_is(style, how, job,
         lost.host.cut()
     job.wait_for(lambda: not any(map(is_running, ranks)), "the end of the ranks", 20)
     say(f"the launcher was {how}: its ranks were gone {time.time() - lost_at:.1f} s later")
-    (taken,) = job.wait_for(lambda: taken_over(job), "another launcher", 60)
-    assert "checkpoint of" in taken.event.message
-    lost.host.mend()  # What was left of it there has ended.
-    first = job.ring(2, since=taken.time)
+    first = assert_goes_on(job, lost, step)
     say(f"the next launcher's ring ended a step {first - lost_at:.1f} s after the loss")
-    (begun, *_) = [e for e in job.events("reset") if e.time > taken.time]
-    assert begun.event.step >= step > 0
-
-    job.finish("count-launcher-1")
 
 
 def test_mpirun_trains_to_the_end(job):
@@ -164,25 +158,31 @@ def test_mpirun_goes_on_from_the_checkpoint_when_a_pod_is(how, job, say):
     if how == "without its rank":
         assert "rank 1 (count-worker-1:0) " in failed.event.message
     lost.host.mend()
-    (taken,) = job.wait_for(lambda: taken_over(job), "the next launcher's ring", 60)
-    assert "checkpoint of" in taken.event.message
-    job.ring(2, since=taken.time)
-    (begun, *_) = [e for e in job.events("reset") if e.time > taken.time]
-    assert begun.event.step >= step > 0
-
-    job.finish("count-launcher-1")
+    assert_goes_on(job, lost, step)
 
 
 def workers_of(job, index):
     return job.nodes.container_of(f"count-worker-{index}").workers()
 
 
-def is_running(pid):
-    return Path(f"/proc/{pid}").exists()
+def assert_goes_on(job, lost, step):
+    """See that another launcher takes the job over from a checkpoint, and end the job.
 
+    Returns:
+        When its first step with all ranks ended.
+    """
 
-def taken_over(job):
-    return [e for e in job.events("job") if e.event.state == "taken over"]
+    def taken_over():
+        return [e for e in job.events("job") if e.event.state == "taken over"]
+
+    (taken,) = job.wait_for(taken_over, "another launcher", 60)
+    assert "checkpoint of" in taken.event.message
+    lost.host.mend()  # What was left of it there has ended.
+    first = job.ring(2, since=taken.time)
+    (begun, *_) = [e for e in job.events("reset") if e.time > taken.time]
+    assert begun.event.step >= step > 0
+    job.finish("count-launcher-1")
+    return first
 
 
 def written_after(job, since):

@@ -43,14 +43,14 @@ def is_writable(volume, mounted):
 def _write_files(volume, target, group, cluster):
     if "configMap" in volume:
         described = volume["configMap"]
-        data = cluster.get("ConfigMap", described["name"])["data"]
-        files = {name: text.encode() for name, text in data.items()}
+        texts = cluster.get("ConfigMap", described["name"])["data"]
+        files = {name: text.encode() for name, text in texts.items()}
     else:
         described = volume["secret"]
-        data = cluster.get("Secret", described["secretName"])["data"]
-        files = {name: base64.b64decode(text) for name, text in data.items()}
-    for item in described.get("items") or [{"key": name, "path": name} for name in files]:
-        path = target / item["path"]
-        path.write_bytes(files[item["key"]])
+        texts = cluster.get("Secret", described["secretName"])["data"]
+        files = {name: base64.b64decode(text) for name, text in texts.items()}
+    for entry in described.get("items") or [{"key": name, "path": name} for name in files]:
+        path = target / entry["path"]
+        path.write_bytes(files[entry["key"]])
         os.chown(path, 0, group)
         path.chmod(described.get("defaultMode", 0o644) | SECRET_MODE)
