@@ -32,8 +32,8 @@ class Adding(Work):
         records = StepRecords(self._source, self._plan)
         records.restart(lanes, self.state.step, last)
         for number in range(last - self.state.step):
-            _, found = records.read(records.run_number, number)
-            sums = self._total.numpy() * 0 + len(found)
+            _, read_records = records.read(records.run_number, number)
+            sums = self._total.numpy() * 0 + len(read_records)
             if not world.is_alone:
                 sums = self._collectives.sum(sums, "adding")
             self._total.assign(self._total.numpy() + sums)

@@ -7,16 +7,16 @@ from edl_horovod.records.columns import Ragged
 from edl_horovod.records.job_data import open_source
 
 
-def plain(values):
+def plain(column):
     """The values of a column as Python's own: lists of lists where records differ in length."""
-    if isinstance(values, Ragged):
-        return [part.tolist() for part in np.split(values.values, values.ends[:-1])]
-    return values.tolist()
+    if isinstance(column, Ragged):
+        return [part.tolist() for part in np.split(column.values, column.ends[:-1])]
+    return column.tolist()
 
 
 def read_columns(data, ids=None, **settings):
     """The columns of some records, or of all, by name."""
     with open_source(str(data), DataConfig(**settings)) as source:
-        found = source.read(range(len(source)) if ids is None else ids)
+        columns = source.read(range(len(source)) if ids is None else ids)
         names = [column.name for column in source.layout.columns]
-        return {name: plain(values) for name, values in zip(names, found, strict=True)}
+        return {name: plain(column) for name, column in zip(names, columns, strict=True)}

@@ -16,7 +16,7 @@ def overrides(folder, *, epochs=EPOCHS, **settings):
     """Overrides of a job that is slow until `folder / "hurry"` exists."""
     data = write_records(folder / "data", NUM_RECORDS)
     params = {"num_records": NUM_RECORDS, "rate": float(BATCH), "slow_until": folder / "hurry"}
-    given = {
+    job_settings = {
         "model_def": "counting",
         "data": data,
         "train.batch_size": BATCH,
@@ -26,8 +26,8 @@ def overrides(folder, *, epochs=EPOCHS, **settings):
         **settings,
     }
     return [
-        *(f"params.{name}={value}" for name, value in params.items()),
-        *(f"{key}={value}" for key, value in given.items()),
+        *(f"params.{name}={setting}" for name, setting in params.items()),
+        *(f"{key}={setting}" for key, setting in job_settings.items()),
     ]
 
 
@@ -42,6 +42,6 @@ def assert_each_record_once_an_epoch(output, *, epochs=EPOCHS):
 
 def counts_and_clocks(files):
     """The weights of a trained model that counted."""
-    values = [value for _, value in read_params(files.params_files)]
-    (counts,) = (value for value in values if value.ndim)
-    return counts, [float(value) for value in values if not value.ndim]
+    weights = [weight for _, weight in read_params(files.params_files)]
+    (counts,) = (weight for weight in weights if weight.ndim)
+    return counts, [float(weight) for weight in weights if not weight.ndim]

@@ -41,11 +41,11 @@ class Dashboard:
         """The page, once it has that status and holds that text."""
 
         def page() -> str:
-            found, shown, _ = self.get()
-            return shown if found == status and text in shown else ""
+            code, shown, _ = self.get()
+            return shown if code == status and text in shown else ""
 
-        what = f"{status} with {text!r}"
-        return wait_until(page, what, seconds=seconds, describe=lambda: str(self.get()))
+        name = f"{status} with {text!r}"
+        return wait_until(page, name, seconds=seconds, describe=lambda: str(self.get()))
 
     def end(self, number: int = signal.SIGINT) -> tuple[int, str]:
         """Exit code and stderr."""

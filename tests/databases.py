@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from edl_horovod.sql.engine import open_engine
 from tests.ports import free_port
-from tests.waiting import wait_until
+from tests.waiting import end, wait_until
 
 PASSWORD = "geheim!@:/%"
 """Of all servers; a URL needs most of it escaped."""
@@ -38,16 +38,16 @@ class Database:
         """Run statements; returns the rows of the last one."""
         with open_engine(self.url) as engine:
             for statement in statements:
-                result = engine.execute(statement)
-        return list(result.rows)
+                answer = engine.execute(statement)
+        return list(answer.rows)
 
     def schema(self) -> dict[str, list[str]]:
         """The columns of each table."""
         with open_engine(self.url) as engine, engine.connecting() as connection:
-            found = sa.inspect(connection)
+            inspector = sa.inspect(connection)
             return {
-                table: [column["name"] for column in found.get_columns(table)]
-                for table in sorted(found.get_table_names())
+                table: [column["name"] for column in inspector.get_columns(table)]
+                for table in sorted(inspector.get_table_names())
             }
 
 
@@ -97,23 +97,15 @@ def mariadb() -> Iterator[str]:
     with _folder() as folder:
         data, port, first = folder / "data", free_port(), folder / "first.sql"
         # In a folder that servers share each start removes the temporary tables of the others.
-        own = [f"--tmpdir={folder}"]
-        _run(
-            ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db", *own],
-            folder,
-        )
+        folders = [f"--datadir={data}", f"--tmpdir={folder}"]
+        _run(["mariadb-install-db", "--no-defaults", "--skip-test-db", *folders], folder)
         first.write_text(
             f"CREATE USER ann@'%' IDENTIFIED BY '{PASSWORD}';\n"
             "GRANT ALL ON *.* TO ann@'%';\nCREATE DATABASE first;\n"
         )
         _own(first)
-        command = ["/usr/sbin/mariadbd", "--no-defaults", f"--datadir={data}", f"--port={port}"]
-        command += [
-            *own,
-            "--bind-address=127.0.0.1",
-            f"--socket={folder}/socket",
-            "--skip-name-resolve",
-        ]
+        command = ["/usr/sbin/mariadbd", "--no-defaults", *folders, f"--port={port}"]
+        command += ["--bind-address=127.0.0.1", f"--socket={folder}/socket", "--skip-name-resolve"]
         command += [f"--pid-file={folder}/pid", f"--init-file={first}"]
         command += ["--innodb-buffer-pool-size=16M", "--innodb-flush-log-at-trx-commit=0"]
         url = f"mariadb://ann:{IN_URL}@127.0.0.1:{port}/"
@@ -164,11 +156,8 @@ def _server(command: list, folder: Path, url: str) -> Iterator[None]:
             _wait(process, url, log)
             yield
         finally:
-            process.send_signal(signal.SIGINT if "postgres" in str(command[0]) else signal.SIGTERM)
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            number = signal.SIGINT if "postgres" in str(command[0]) else signal.SIGTERM
+            end(process, number=number, seconds=STOP_SECONDS)
 
 
 def _wait(process: subprocess.Popen, url: str, log: Path) -> None:

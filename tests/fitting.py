@@ -55,7 +55,7 @@ def steps_over(step, data, world=ALONE, part_of=None):
     None.
     """
     num_examples = len(tf.nest.flatten(data)[0])
-    found = []
+    rows = []
     for start in range(0, num_examples, BATCH):
         part = part_of() if part_of is not None else world
         batch = None
@@ -64,8 +64,8 @@ def steps_over(step, data, world=ALONE, part_of=None):
             its = tf.nest.map_structure(lambda array, mine=mine: tf.constant(array[mine]), data)
             batch = Batch(its[0], its[1], len(mine), *its[2:])
         sums = step.step(batch, wants_change=False, is_alone=world.is_alone, salt=0)
-        found.append(sums)
-    return found
+        rows.append(sums)
+    return rows
 
 
 def by_us(loaded, world=ALONE, data=None, **options):
@@ -99,5 +99,5 @@ def by_fit(model, data=None, **settings):
 
 
 def assert_same_weights(ours, theirs):
-    for one, other in zip(ours.get_weights(), theirs.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    for our_weight, their_weight in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(our_weight, their_weight, rtol=1e-5, atol=1e-6)

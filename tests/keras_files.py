@@ -82,11 +82,11 @@ def write_layers(group, weights, *, version="2.2.4", encode=str.encode, backend=
     group.attrs["backend"] = encode(backend)
     group.attrs["keras_version"] = encode(version)
     for name, arrays in weights.items():
-        names = [f"{name}/{each}:0" for each in arrays]
+        names = [f"{name}/{weight_name}:0" for weight_name in arrays]
         inside = group.create_group(name)
-        inside.attrs["weight_names"] = [encode(each) for each in names]
-        for each, array in zip(names, arrays.values(), strict=True):
-            inside[each] = array
+        inside.attrs["weight_names"] = [encode(weight_name) for weight_name in names]
+        for weight_name, array in zip(names, arrays.values(), strict=True):
+            inside[weight_name] = array
 
 
 def file_model(definition=None, **fields):
@@ -110,5 +110,5 @@ def predicted(model, features):
     return np.asarray(model(features, training=False))
 
 
-def close(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)

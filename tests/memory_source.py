@@ -17,7 +17,7 @@ class _Numbers(RecordSource):
         self._records = [example(id=[n], x=row, y=[row.sum() * 0.5]) for n, row in enumerate(x)]
 
     def read(self, ids):
-        return [self._records[one] for one in ids]
+        return [self._records[number] for number in ids]
 
     def record_bytes(self):
         return float(len(self._records[0]))

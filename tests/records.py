@@ -17,12 +17,12 @@ def _field(number, payload):
     return _varint(number << 3 | FIELD_LENGTH_DELIMITED) + _varint(len(payload)) + payload
 
 
-def _varint(value):
+def _varint(number):
     out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
 
 
 def example(**features):

@@ -9,12 +9,11 @@ import subprocess
 import pytest
 
 from tests.ports import free_ports
-from tests.waiting import wait_until
+from tests.waiting import end, wait_until
 
 NODES = ("n1", "n2")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 START_SECONDS = 30
-STOP_SECONDS = 10
 SETTINGS = """\
 ClusterName=test
 SlurmctldHost=localhost(127.0.0.1)
@@ -70,7 +69,7 @@ def running_slurm(folder):
         def start(*command):
             log = stack.enter_context((folder / f"{command[0]}.printed").open("a"))
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-            stack.callback(_end, process)
+            stack.callback(end, process)
 
         start("munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *munge)
         wait_until((folder / "munge.socket").exists, "munged runs", seconds=START_SECONDS)
@@ -86,12 +85,3 @@ def running_slurm(folder):
         wait_until(is_ready, "the nodes are idle", seconds=START_SECONDS, pause=0.2)
         yield settings
         subprocess.run(["scancel", "--user=root", "--full", "--signal=KILL"], env=environment)
-
-
-def _end(process):
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

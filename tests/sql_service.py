@@ -4,7 +4,6 @@ import contextlib
 import os
 import queue
 import select
-import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ import grpc
 from google.protobuf import timestamp_pb2, wrappers_pb2
 
 from edl_horovod.proto.sqlflow_pb2 import Request, Response, Row, Session
+from tests.waiting import end
 
 REPOSITORY = Path(__file__).parents[1]
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -36,13 +36,9 @@ class Service:
 
     @contextlib.contextmanager
     def channel(self, credentials=None):
-        made = (
-            grpc.secure_channel(self.address, credentials)
-            if credentials
-            else grpc.insecure_channel(self.address)
-        )
-        with made:
-            yield made
+        create = grpc.insecure_channel if credentials is None else grpc.secure_channel
+        with create(self.address, *filter(None, [credentials])) as channel:
+            yield channel
 
     def start(self, channel, sql, *, token=TOKEN, seconds=SECONDS, **session):
         """The responses of a call, as they come."""
@@ -62,10 +58,10 @@ class Service:
     def fail(self, sql, **more):
         """The name of the code, and the text, of a call that fails."""
         try:
-            found = self.run(sql, **more)
+            responses = self.run(sql, **more)
         except grpc.RpcError as e:
             return e.code().name, e.details()
-        raise AssertionError(f"the call did not fail: {found}")
+        raise AssertionError(f"the call did not fail: {responses}")
 
 
 @contextlib.contextmanager
@@ -102,51 +98,46 @@ def service(folder, *words, most_files=None, **environment):
         yield Service(process, line.rstrip().removesuffix(".").rpartition(" ")[2])
     finally:
         if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process, seconds=SECONDS)
         process.stdout.close()
 
 
 def values(row):
     """The cells of a row: messages, and `...` for NULL."""
-    found = []
-    for cell in row.data:
-        value = _VALUES[cell.TypeName()]()
-        assert cell.Unpack(value)
-        if isinstance(value, Row.Null):
-            found.append(None)
-        elif isinstance(value, timestamp_pb2.Timestamp):
-            found.append(value.ToDatetime())
+    cells = []
+    for packed in row.data:
+        message = _VALUES[packed.TypeName()]()
+        assert packed.Unpack(message)
+        if isinstance(message, Row.Null):
+            cells.append(None)
+        elif isinstance(message, timestamp_pb2.Timestamp):
+            cells.append(message.ToDatetime())
         else:
-            found.append(value.value)
-    return found
+            cells.append(message.value)
+    return cells
 
 
 def in_background(call):
     """Read a call in a thread; the queue gets each response, then the error or None."""
-    found: queue.Queue = queue.Queue()
+    responses: queue.Queue = queue.Queue()
 
     def read():
         try:
             for response in call:
-                found.put(response)
-            found.put(None)
+                responses.put(response)
+            responses.put(None)
         except grpc.RpcError as e:
-            found.put(e)
+            responses.put(e)
 
     threading.Thread(target=read, daemon=True).start()
-    return found
+    return responses
 
 
 def children_of(pid):
     """The processes that a process started, and theirs."""
-    found = []
+    descendants = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, path.read_text().split()):
-                found += [child, *children_of(child)]
-    return found
+                descendants += [child, *children_of(child)]
+    return descendants

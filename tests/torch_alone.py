@@ -24,4 +24,4 @@ def by_hand(run, create_optimizer, create_loss=torch.nn.functional.mse_loss):
         optimizer.step()
         if step % num_steps == 0:
             scheduler.step()
-    return {name: each.detach().numpy() for name, each in module.named_parameters()}
+    return {name: parameter.detach().numpy() for name, parameter in module.named_parameters()}

@@ -92,9 +92,9 @@ def test_losses_are_those_of_processors(losses, model, settings):
     ids=str,
 )
 def test_two_ranks_train(losses, settings):
-    values, weights = losses("out", 2, "curve", *settings)
-    assert values[-5:].mean() < values[:5].mean()
-    assert all(np.isfinite(value).all() for value in weights.values())
+    step_losses, weights = losses("out", 2, "curve", *settings)
+    assert step_losses[-5:].mean() < step_losses[:5].mean()
+    assert all(np.isfinite(weight).all() for weight in weights.values())
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)

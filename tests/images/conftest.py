@@ -80,11 +80,11 @@ def index(folder):
     name = "edl_probe-1.0-py3-none-any.whl"
     (page / "index.html").write_text(f'<a href="{name}">{name}</a>')
     with zipfile.ZipFile(page / name, "w") as wheel:
-        info = "edl_probe-1.0.dist-info"
+        meta = "edl_probe-1.0.dist-info"
         wheel.writestr("edl_probe.py", "ANSWER = 42\n")
-        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: edl-probe\nVersion: 1.0\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", "")
+        wheel.writestr(f"{meta}/METADATA", "Metadata-Version: 2.1\nName: edl-probe\nVersion: 1.0\n")
+        wheel.writestr(f"{meta}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr(f"{meta}/RECORD", "")
     handler = functools.partial(_Quiet, directory=str(folder / "index"))
     with serving(handler) as url:
         yield f"{url}/simple/"

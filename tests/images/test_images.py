@@ -20,9 +20,9 @@ from tests.images.servers import PASSWORD, USER
 
 
 def push(zoo, base, registry, **settings):
-    values = {"model_zoo": zoo, "base_image": base}
-    values["image_repository"] = f"{registry.address}/team/zoo"
-    return edl_horovod.build_image(push=True, **(values | settings))
+    defaults = {"model_zoo": zoo, "base_image": base}
+    defaults["image_repository"] = f"{registry.address}/team/zoo"
+    return edl_horovod.build_image(push=True, **(defaults | settings))
 
 
 def layers(registry, pushed):

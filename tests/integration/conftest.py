@@ -84,37 +84,37 @@ class Job:
         return self.output_path.read_text()
 
     def events(self, kind=None):
-        found = events.read(self.job_dir / "events.jsonl")
-        return [recorded for recorded in found if kind in (None, recorded.event.kind)]
+        log = events.read(self.job_dir / "events.jsonl")
+        return [recorded for recorded in log if kind in (None, recorded.event.kind)]
 
-    def wait_for(self, is_there, what, seconds=90):
+    def wait_for(self, is_there, name, seconds=90):
         """Wait until a function of the events is true; return what it returned."""
 
         def look():
             has_ended = self.process.poll() is not None
-            value = is_there(self.events())
-            assert value or not has_ended, f"the job ended before: {what}\n{self.describe()}"
-            return value
+            answer = is_there(self.events())
+            assert answer or not has_ended, f"the job ended before: {name}\n{self.describe()}"
+            return answer
 
-        return wait_until(look, what, seconds=seconds, describe=self.describe)
+        return wait_until(look, name, seconds=seconds, describe=self.describe)
 
     def wait_for_ring(self, size, after=0):
         """Wait until a ring of this size trains that is newer than generation `after`."""
         ring = self.wait_for(
-            lambda found: next(
-                (e for e in reversed(found) if e.event.kind == "generation" and e.event.is_formed),
+            lambda log: next(
+                (e for e in reversed(log) if e.event.kind == "generation" and e.event.is_formed),
                 None,
             ),
             "a ring",
         )
         if ring.event.size != size or ring.event.generation <= after:
             self.wait_for(
-                lambda found: any(
+                lambda log: any(
                     e.event.kind == "generation"
                     and e.event.is_formed
                     and e.event.size == size
                     and e.event.generation > after
-                    for e in found
+                    for e in log
                 ),
                 f"a ring of {size} after generation {after}",
             )
@@ -125,7 +125,7 @@ class Job:
 
     def wait_for_step(self, step):
         self.wait_for(
-            lambda found: any(e.event.kind == "step" and e.event.step >= step for e in found),
+            lambda log: any(e.event.kind == "step" and e.event.step >= step for e in log),
             f"step {step}",
         )
 
@@ -160,7 +160,7 @@ class Job:
 
     def processes(self):
         """Pids of all processes that work for this job, its launcher not counted."""
-        found = []
+        pids = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 text = (folder / "cmdline").read_bytes().decode()
@@ -170,8 +170,8 @@ class Job:
                 continue
             is_ours = "edl_horovod.worker" in text or "edl_horovod.coordinator" in text
             if (is_ours and str(self.job_dir) in text) or output.startswith(f"{self.job_dir}/"):
-                found.append(int(folder.name))
-        return found
+                pids.append(int(folder.name))
+        return pids
 
     def describe(self):
         parts = [f"--- printed\n{self.printed}"]
@@ -212,9 +212,9 @@ def shared_folder(tmp_path_factory):
 def pytest_generate_tests(metafunc):
     if "framework" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]
-        found = frameworks_for(module, metafunc.function.__name__)
-        if found:
-            metafunc.parametrize("framework", found, indirect=True)
+        frameworks = frameworks_for(module, metafunc.function.__name__)
+        if frameworks:
+            metafunc.parametrize("framework", frameworks, indirect=True)
 
 
 @pytest.fixture
@@ -244,10 +244,10 @@ def start(tmp_path, framework):
     def start_job(verb, *overrides, launcher=None, python=sys.executable, **options):
         if verb == "train":
             overrides = for_framework(framework, overrides)
-        given = dict(text.partition("=")[::2] for text in overrides)
+        overridden = dict(text.partition("=")[::2] for text in overrides)
         output = tmp_path / "out"
         defaults = {
-            "job_dir": given.get("job_dir", f"{tmp_path}/job-{len(jobs)}"),
+            "job_dir": overridden.get("job_dir", f"{tmp_path}/job-{len(jobs)}"),
             "output": str(output),
             "model_zoo": str(ZOO),
             "launch.threads_per_rank": "1",
@@ -256,7 +256,7 @@ def start(tmp_path, framework):
             del defaults["model_zoo"]
         if verb == "evaluate":
             del defaults["output"]
-        settings = [f"{k}={v}" for k, v in defaults.items() if k not in given]
+        settings = [f"{k}={v}" for k, v in defaults.items() if k not in overridden]
         command = launcher or [python, "-m", "edl_horovod", verb, *settings, *overrides]
         job = Job(command, defaults["job_dir"], **options)
         jobs.append(job)

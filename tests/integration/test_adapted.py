@@ -46,8 +46,8 @@ def test_two_ranks_adapt_once_and_the_trained_model_predicts_with_it(start, data
         dict(read_params(trained_model.read(tmp_path / name).params_files))
         for name in ("alone", "both")
     ]
-    for name, value in weights[1].items():
-        np.testing.assert_allclose(value, weights[0][name], rtol=1e-4, atol=1e-6)
+    for name, weight in weights[1].items():
+        np.testing.assert_allclose(weight, weights[0][name], rtol=1e-4, atol=1e-6)
 
     output = tmp_path / "predictions.recordio"
     start("predict", f"trained_model={tmp_path}/both", f"data={data}", f"output={output}").succeed()

@@ -115,8 +115,8 @@ class Federation:
         for name in names[1:]:
             others = self.weights(name)
             assert sorted(others) == sorted(first)
-            for key, value in others.items():
-                np.testing.assert_array_equal(value, first[key], err_msg=f"{name} {key}")
+            for variable, weight in others.items():
+                np.testing.assert_array_equal(weight, first[variable], err_msg=f"{name} {variable}")
 
     def _start(self, command, job_dir):
         job = Job(command, job_dir)

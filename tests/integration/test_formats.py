@@ -88,19 +88,19 @@ def write_tars(folder):
     for shard_number in range(2):
         with tarfile.open(folder / f"{shard_number}.tar", "w") as archive:
             for number, row in enumerate(rows[shard_number::2]):
-                for part, values in zip(("x", "y"), row, strict=True):
-                    info = tarfile.TarInfo(f"{number:04d}.{part}")
-                    info.size = values.nbytes
-                    archive.addfile(info, io.BytesIO(values.tobytes()))
+                for part, array in zip(("x", "y"), row, strict=True):
+                    entry = tarfile.TarInfo(f"{number:04d}.{part}")
+                    entry.size = array.nbytes
+                    archive.addfile(entry, io.BytesIO(array.tobytes()))
     return folder
 
 
 def write_mds(folder):
     folder.mkdir()
     x, y = examples()
-    samples = [row.tobytes() + value.tobytes() for row, value in zip(x, y, strict=True)]
-    content = shard(samples, ["ndarray:float32:4", "float32"], [16, 4], ["x", "y"])
-    (folder / "shard.00000.mds").write_bytes(content)
+    samples = [row.tobytes() + label.tobytes() for row, label in zip(x, y, strict=True)]
+    written_shard = shard(samples, ["ndarray:float32:4", "float32"], [16, 4], ["x", "y"])
+    (folder / "shard.00000.mds").write_bytes(written_shard)
     return folder
 
 

@@ -297,14 +297,14 @@ def test_the_hosts_file_becomes_unusable_and_good_again(hanging):
     running = job.start()
     path, first = running.job_dir / "hosts", running.generation()
 
-    def write(content):
+    def write(hosts):
         # In one piece, or it might be read when it is empty: that is not damaged, and wants nobody.
         new = path.with_name("new-hosts")
-        new.write_bytes(content)
+        new.write_bytes(hosts)
         new.rename(path)
 
-    for number, content in enumerate([b"rubbish", None, b"\xff\xfe"], start=1):
-        path.unlink() if content is None else write(content)
+    for number, hosts in enumerate([b"rubbish", None, b"\xff\xfe"], start=1):
+        path.unlink() if hosts is None else write(hosts)
         now = time.time()
         running.wait_for(
             lambda log, now=now: any(e.event.kind == "step" and e.time > now + 3 for e in log),

@@ -157,9 +157,9 @@ def test_a_mistake_is_one_message(start, data, tmp_path, overrides, code, senten
 def test_what_is_left_out_of_the_data_is_told_once(start, tmp_path):
     data = write_records(tmp_path / "data", 300)
     damaged = tmp_path / "data" / "part-1.recordio"
-    content = bytearray(damaged.read_bytes())
-    content[len(content) // 2] ^= 1
-    damaged.write_bytes(content)
+    damaged_bytes = bytearray(damaged.read_bytes())
+    damaged_bytes[len(damaged_bytes) // 2] ^= 1
+    damaged.write_bytes(damaged_bytes)
     settings = ("launch.np=2", "train.max_steps=3", "data_plan.damaged=skip")
     job = start("train", *COMMON, *settings, f"data={data}").succeed()
     messages = [recorded.event.message for recorded in job.events("log")]

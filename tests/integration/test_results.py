@@ -77,12 +77,12 @@ def in_plain(framework, model, data, output=None):
     examples = parsed(data, x=(4,), y=(1,))
     plain = by_keras if framework == "keras" else by_hand
     outputs, loss, mae = plain(model, examples["x"], examples["y"])
-    values = []
+    predicted = []
     if output is not None:
         columns = parsed(output, id=(), output=())
-        values = columns["output"]
+        predicted = columns["output"]
         assert columns["id"].tolist() == list(range(len(outputs)))
-    return {"outputs": outputs, "given": values, "loss": loss, "mae": mae}
+    return {"outputs": outputs, "given": predicted, "loss": loss, "mae": mae}
 
 
 def test_evaluate_equals_the_framework_alone(start, framework, data, model):
@@ -96,8 +96,8 @@ def test_evaluate_equals_the_framework_alone(start, framework, data, model):
 @pytest.mark.long(in_ci=True)
 def test_predict_gives_one_output_a_record_in_order(start, framework, data, model, tmp_path):
     start("predict", f"trained_model={model}", f"data={data}", "launch.np=3").succeed()
-    result = in_plain(framework, model, data, tmp_path / "out")
-    np.testing.assert_allclose(result["given"], result["outputs"], rtol=1e-4, atol=1e-6)
+    compared = in_plain(framework, model, data, tmp_path / "out")
+    np.testing.assert_allclose(compared["given"], compared["outputs"], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.long(in_ci=True)
@@ -185,9 +185,9 @@ def test_predict_survives_all_that_happens_to_its_ring(start, framework, tmp_pat
 
     done = [e.event.records for e in job.events("progress")]
     assert done == sorted(set(done)), f"a completed segment was done again\n{job.describe()}"
-    result = in_plain(framework, model, data, tmp_path / "out")
-    assert len(result["given"]) == 40_000
-    np.testing.assert_allclose(result["given"], result["outputs"], rtol=1e-4, atol=1e-6)
+    compared = in_plain(framework, model, data, tmp_path / "out")
+    assert len(compared["given"]) == 40_000
+    np.testing.assert_allclose(compared["given"], compared["outputs"], rtol=1e-4, atol=1e-6)
     assert not list(tmp_path.glob("out.partial*"))
     assert not list(job.job_dir.glob("segments*"))
 
@@ -195,7 +195,7 @@ def test_predict_survives_all_that_happens_to_its_ring(start, framework, tmp_pat
     by_id = {int(line.partition(",")[0]): float(line.partition(",")[2]) for line in lines}
     assert sorted(by_id) == list(range(40_000)), "the processor missed a record"
     np.testing.assert_allclose(
-        [by_id[n] for n in range(40_000)], result["outputs"], rtol=1e-4, atol=1e-6
+        [by_id[n] for n in range(40_000)], compared["outputs"], rtol=1e-4, atol=1e-6
     )
 
 
@@ -233,5 +233,5 @@ def test_a_model_predicts_from_an_empty_folder_without_its_zoo(
     shutil.copytree(model, fresh / "model")
     start("predict", "trained_model=model", f"data={data}", "output=new", cwd=fresh).succeed()
     assert json.loads((fresh / "new" / "schema.json").read_text())["num_records"] == NUM_RECORDS
-    result = in_plain(framework, fresh / "model", data, fresh / "new")
-    np.testing.assert_allclose(result["given"], result["outputs"], rtol=1e-4, atol=1e-6)
+    compared = in_plain(framework, fresh / "model", data, fresh / "new")
+    np.testing.assert_allclose(compared["given"], compared["outputs"], rtol=1e-4, atol=1e-6)

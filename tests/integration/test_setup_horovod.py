@@ -38,9 +38,9 @@ def packages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, symlinks=True, with_pip=True)
     (packages,) = (folder / "lib").glob("python3*/site-packages")
-    info = packages / "torch-2.13.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0\n")
+    dist_info = packages / "torch-2.13.0.dist-info"
+    dist_info.mkdir()
+    (dist_info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0\n")
     (packages / "yaml").symlink_to(Path(yaml.__file__).parent)
     (packages / "sources.pth").write_text(f"{REPOSITORY}\n")
     return packages

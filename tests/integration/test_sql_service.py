@@ -35,4 +35,4 @@ def test_a_cancelled_call_leaves_no_process_and_no_file_of_its_job(tmp_path):
         assert not [pid for pid in started if is_running(pid)]
         assert not list((tmp_path / "models" / ".jobs").glob("[0-9]*"))
         shown = running.run("SHOW MODELS; SHOW JOBS")
-        assert [item.WhichOneof("response") for item in shown] == ["head", "eoe", "head", "eoe"]
+        assert [reply.WhichOneof("response") for reply in shown] == ["head", "eoe", "head", "eoe"]

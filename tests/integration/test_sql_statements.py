@@ -79,9 +79,9 @@ def run(folder, text, *settings, seconds=240):
 def test_the_predictions_stand_in_the_column_and_nothing_else_changed(trained):
     before = rows_of(trained / "hr.db", "testdata")
     employees = rows_of(trained / "hr.db", "employee")
-    (result,) = run(trained, PREDICTED)
+    (outcome,) = run(trained, PREDICTED)
     after = rows_of(trained / "hr.db", "testdata")
-    assert result["model"] == "my_trained_model@1"
+    assert outcome["model"] == "my_trained_model@1"
     assert [row[:4] for row in after] == before
     assert rows_of(trained / "hr.db", "employee") == employees
     for _, _, role, _, predicted in after:
@@ -153,8 +153,8 @@ def test_a_training_goes_on_from_the_weights_of_a_model(trained):
 @pytest.mark.timeout(600)
 def test_the_call_in_python_gives_rows_and_refuses_what_does_not_fit(trained):
     places = {"db": f"sqlite:///{trained}/hr.db", "models": trained / "models"}
-    result = edl_horovod.sql("SELECT count(*) AS n FROM employee; SHOW MODELS", **places)
-    assert result.dicts()[0]["name"] == "my_trained_model"
+    models_table = edl_horovod.sql("SELECT count(*) AS n FROM employee; SHOW MODELS", **places)
+    assert models_table.dicts()[0]["name"] == "my_trained_model"
     with pytest.raises(StatementError, match="'role'"):
         edl_horovod.sql("SELECT name FROM testdata PREDICT t.c USING my_trained_model", **places)
     with pytest.raises(StatementError, match="'role' holds"):

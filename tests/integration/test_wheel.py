@@ -65,8 +65,8 @@ def wheel(tmp_path_factory):
 @pytest.fixture(scope="module")
 def unpacked(wheel):
     """The wheel's contents."""
-    with zipfile.ZipFile(wheel) as contents:
-        contents.extractall(wheel.parent / "unpacked")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(wheel.parent / "unpacked")
     return wheel.parent / "unpacked"
 
 
