@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edl_horovod.config.schema import FederatedConfig
-from edl_horovod.errors import ConfigError
+from edl_horovod.config.schema import FederatedConfig, PrivacyConfig
 from tests import numpy_framework
 from tests.jobs import training
 from tests.memory_source import KIND
@@ -58,7 +57,7 @@ def assert_all_fail(ranks, error, match=None):
                 failed.result()
 
 
-def assert_refused(key, sections=(), *, train=None, **federated):
-    """Settings of a federated training, and further sections of its job, are refused by a key."""
-    with pytest.raises(ConfigError, match=key):
-        training(12, train, federated=FederatedConfig(**federated), **dict(sections))
+def federated_training(sections=(), *, train=None, privacy=(), **federated):
+    """A federated training with these settings, and with further sections of its job."""
+    config = FederatedConfig(privacy=PrivacyConfig(**dict(privacy)), **federated)
+    return training(12, train, federated=config, **dict(sections))

@@ -14,7 +14,7 @@ from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.job.privacy_accounts import Spent
 from edl_horovod.tasks.privacy import delta_of, epsilon_of
 from tests.jobs import training
-from tests.unit.tasks.ranks import assert_refused
+from tests.unit.tasks.ranks import federated_training
 
 RECORDS, BATCH = 60, 12
 PRIVATE, ADVERSARIAL = {"clip": 1.0, "noise": 1.0}, AdversarialConfig(method="fgsm", epsilon=0.1)
@@ -254,4 +254,5 @@ def test_a_party_that_cannot_write_its_account_computes_nothing(run, accounts, t
     ],
 )
 def test_settings_that_keep_no_promise_are_refused(privacy, settings, key):
-    assert_refused(key, **{"rounds": 2, **settings}, privacy=PrivacyConfig(**privacy))
+    with pytest.raises(ConfigError, match=key):
+        federated_training(**{"rounds": 2, **settings}, privacy=privacy)

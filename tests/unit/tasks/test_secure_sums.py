@@ -25,7 +25,7 @@ from edl_horovod.tasks.secure_sums import (
 from tests.thread_ring import Ring
 from tests.unit.tasks.ranks import (
     assert_all_fail,
-    assert_refused,
+    federated_training,
     on_all,
     run_and_see_who_trains,
     run_counted,
@@ -545,7 +545,8 @@ def test_a_learning_rate_may_change_by_more_than_the_range(tmp_path):
     ],
 )
 def test_settings_that_do_not_fit_secure_sums_are_refused(settings, key):
-    assert_refused(key, **{"rounds": 2, "party": "north", "secure_sums": True, **settings})
+    with pytest.raises(ConfigError, match=key):
+        federated_training(**{"rounds": 2, "party": "north", "secure_sums": True, **settings})
 
 
 @pytest.mark.parametrize("task", ["evaluate", "predict"])
