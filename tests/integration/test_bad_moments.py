@@ -94,7 +94,7 @@ def test_a_worker_that_the_kernel_kills_for_memory_costs_no_record(
 @pytest.mark.long(in_ci=True)
 def test_a_worker_that_is_killed_at_the_same_step_in_each_life_ends_the_job(start, settings):
     job = start("train", *settings, "model_def=dying", "params.bad_id=70", "launch.np=1")
-    assert job.end(60) == JobFailed.exit_code, job.describe()
+    assert job.end() == JobFailed.exit_code, job.describe()
     assert " 3 times " in job.printed
     lives = [e for e in job.events("step") if e.event.step == 1]
     # The first death may be seen before what was done until then.

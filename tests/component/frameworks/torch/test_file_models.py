@@ -277,7 +277,7 @@ def test_files_that_do_not_fit_are_told(run, rows, net, tmp_path):
     for error, settings, message in (
         (
             UserCodeError,
-            (*with_weights, ADAM, CLASSES, "trust=true", "params.width=6"),
+            (*with_weights, *TRUSTED, "params.width=6"),
             r"first\.weight .*\[5, 4\].*\[6",
         ),
         (ConfigError, (*with_weights, ADAM, CLASSES), "trust=model"),
