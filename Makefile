@@ -48,7 +48,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 help:
 	@echo 'make setup          environment in $(VENV), with Horovod built once; FRAMEWORKS=tensorflow,torch'
 	@echo 'make demo           pictures -> records -> training -> evaluation -> predictions; FRAMEWORK=torch'
-	@echo 'make test           lint, and a test of each behaviour, with TensorFlow in 9 to 12 minutes'
+	@echo 'make test           lint, and a test of each behaviour, with TensorFlow in 16 minutes'
 	@echo 'make test ONLY=torch   the tests with that in their names; CHANGED=1: those of what you changed'
 	@echo 'make test-all       the long tests, and as root make netns and make images'
 	@echo 'make nightly        what takes hours: PART=fuzz, chaos (RUNS=300), further or versions'
