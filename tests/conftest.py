@@ -90,9 +90,8 @@ def pytest_collection_modifyitems(items):
     here = Path(__file__).parent
     for item in items:
         path = item.path.relative_to(here).with_suffix("")
-        if (
-            "both" in path.parts
-        ):  # They all need PyTorch, so `make test ONLY=torch` is to find them.
+        # They all need PyTorch, so `make test ONLY=torch` is to find them.
+        if "both" in path.parts:
             item.extra_keyword_matches.add("torch")
         is_of_rings = any(str(place) in RINGS for place in (path, *path.parents))
         marks = item.iter_markers("long")

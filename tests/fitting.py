@@ -11,6 +11,7 @@ from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.frameworks.world import World
 from edl_horovod.models.zoo import load_spec
+from tests.arrays import assert_close
 from tests.zoo import own
 from tests.zoo.fitted import NUM_FEATURES
 
@@ -99,5 +100,4 @@ def by_fit(model, data=None, **settings):
 
 
 def assert_same_weights(ours, theirs):
-    for our_weight, their_weight in zip(ours.get_weights(), theirs.get_weights(), strict=True):
-        np.testing.assert_allclose(our_weight, their_weight, rtol=1e-5, atol=1e-6)
+    assert_close(ours.get_weights(), theirs.get_weights(), rtol=1e-5, atol=1e-6)

@@ -8,15 +8,16 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 
 
+def run_python(*words, **options):
+    """Run Python with these words to its end; gives its exit code, and its output as texts."""
+    usual = {"capture_output": True, "text": True, "timeout": 60, "check": False}
+    return subprocess.run([sys.executable, *map(str, words)], **{**usual, **options})
+
+
 def python(code, **variables):
-    """Run a program that may import the package and the tests; what it printed."""
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables},
-    )
+    """What a program printed that may import the package and the tests, and that succeeds."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **variables}
+    run = run_python("-c", code, timeout=120, env=environment)
     assert run.returncode == 0, run.stderr
     return run.stdout
 

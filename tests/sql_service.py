@@ -36,8 +36,11 @@ class Service:
 
     @contextlib.contextmanager
     def channel(self, credentials=None):
-        create = grpc.insecure_channel if credentials is None else grpc.secure_channel
-        with create(self.address, *filter(None, [credentials])) as channel:
+        if credentials is None:
+            channel = grpc.insecure_channel(self.address)
+        else:
+            channel = grpc.secure_channel(self.address, credentials)
+        with channel:
             yield channel
 
     def start(self, channel, sql, *, token=TOKEN, seconds=SECONDS, **session):

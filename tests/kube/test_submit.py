@@ -190,12 +190,18 @@ def refused(capsys, error, *words):
     return err
 
 
-def test_without_a_kubeconfig_a_known_context_or_rights(use, monkeypatch, capsys, tmp_path):
-    assert "mean 'test'?" in refused(capsys, NoCluster, "kubernetes.context=tets")
-    use(STRANGER)
-    assert "create mpijobs.kubeflow" in refused(capsys, ClusterForbidden)
+def test_without_a_kubeconfig(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert "no kubeconfig" in refused(capsys, NoCluster)
+
+
+def test_with_a_wrong_context(use, capsys):
+    assert "mean 'test'?" in refused(capsys, NoCluster, "kubernetes.context=tets")
+
+
+def test_without_rights(use, capsys):
+    use(STRANGER)
+    assert "create mpijobs.kubeflow" in refused(capsys, ClusterForbidden)
 
 
 def test_without_mpijobs(bare_server, unbuilt, capsys):

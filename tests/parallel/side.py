@@ -13,6 +13,7 @@ from edl_horovod.records.reader import Reader
 from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.evaluate import Evaluator
+from tests.arrays import assert_close
 from tests.parallel.agreement import UNWATCHED, assert_same_everywhere
 from tests.parallel.ring_framework import ring_framework
 from tests.records import write_records
@@ -87,8 +88,7 @@ def assert_as_alone(side_of, world, rtol=1e-4, *, atol=None, loss_rtol=None, **s
         assert ours.num_examples == expected.num_examples
         assert ours.loss == pytest.approx(expected.loss, rel=loss_rtol or rtol, nan_ok=True)
         assert ours.metrics == pytest.approx(expected.metrics, rel=rtol, nan_ok=True)
-    for ours, expected in zip(ring.weights(), single.weights(), strict=True):
-        np.testing.assert_allclose(ours, expected, rtol=rtol, atol=atol or rtol / 100)
+    assert_close(ring.weights(), single.weights(), rtol=rtol, atol=atol or rtol / 100)
     return single
 
 

@@ -13,7 +13,7 @@ from edl_horovod.errors import MissingDependency, OutputError
 from edl_horovod.horovod_build import recipe
 from edl_horovod.horovod_build.progress import Display
 from edl_horovod.horovod_build.wheel import find_wheel, provide_wheel
-from tests.python_runs import run_python
+from tests.programs import run_python
 
 REPOSITORY = Path(__file__).parents[2]
 SETUP = "from setuptools import setup\nsetup(name='horovod', version='0.28.1')\n"

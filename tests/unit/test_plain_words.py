@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.python_runs import run_python
+from tests.programs import run_python
 
 SCRIPT = Path(__file__).resolve().parents[2] / ".ci" / "plain_words.py"
 PLAIN = '''

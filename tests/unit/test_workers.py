@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.python_runs import run_python
+from tests.programs import run_python
 
 ROOT = Path(__file__).parents[2]
 TESTS = """

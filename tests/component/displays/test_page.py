@@ -23,7 +23,7 @@ from edl_horovod.job.directory import KIND, JobDir
 from edl_horovod.launch.local_jobs import folder_of
 from tests.dashboard import Dashboard, dashboard, new_job
 from tests.job_events import append, event
-from tests.python_runs import run_python
+from tests.programs import run_python
 from tests.waiting import wait_until
 
 HOSTILE = "<script>alert(1)</script>"
@@ -210,6 +210,15 @@ def test_the_settings_of_an_old_job_came_from_where_nobody_knows(served):
     rows = {key: origin for key, _, origin in re.findall(ROW, served.get("settings")[1])}
 
     assert (rows["output"], rows["train.batch_size"]) == ("unknown", "default")
+
+
+def test_new_events_are_shown(job_dir):
+    with dashboard(job_dir) as served:
+        served.wait_for(200, "50 of 200")
+        finished = event("job", state="finished", task="train", metrics={"auc": 0.75})
+        append(job_dir, "launcher", finished)
+
+        assert "auc 0.75" in served.wait_for(200, 'data-state="finished"')
 
 
 def test_a_job_that_is_not_there_yet_is_waited_for(job_dir):

@@ -62,8 +62,8 @@ def opened_remotely(name, tmp_path):
     [
         (tfrecord, "a.tfrecord"),
         (text, "a.txt"),
-        (writers.parquet, "a.parquet"),
-        (functools.partial(writers.arrow, compression="lz4"), "a.feather"),
+        (functools.partial(writers.parquet, row_group_size=300), "a.parquet"),
+        (functools.partial(writers.arrow, compression="lz4", chunksize=300), "a.feather"),
         (jsonl, "a.jsonl"),
         (npz, "a.npz"),
         (writers.tar, "a.tar"),

@@ -1,6 +1,7 @@
 """Files that are rewritten with equal sizes, in formats that hold no checksums of their records."""
 
 import functools
+import math
 import os
 import shutil
 
@@ -18,20 +19,26 @@ from tests.s3_server import serve
 
 PLAIN = {"compression": None, "use_dictionary": False, "write_statistics": False}
 FORMATS = {
-    "arrow": (writers.arrow, (10_000, 1)),
-    "parquet": (functools.partial(writers.parquet, **PLAIN), (10_000, 1)),
-    "npy": (np.save, (10_000, 1)),
-    "tar": (writers.tar, (3000, 125)),
-    "mds": (writers.mds, (3000, 125)),
+    "arrow": (writers.arrow, 10_000, ()),
+    "parquet": (functools.partial(writers.parquet, **PLAIN), 10_000, ()),
+    "npy": (np.save, 10_000, ()),
+    "tar": (writers.tar, 3000, (125,)),
+    "mds": (writers.mds, 3000, (125,)),
 }
-"""How each is written, and which rows are several chunks."""
+"""How each is written, how many records are several chunks, and the shape of a record."""
+
+
+def rows_of(path, *, add=0.0, times=1):
+    _, count, shape = FORMATS[path.suffix[1:]]
+    values = np.arange(float(times * count)) + add
+    return np.repeat(values, math.prod(shape)).reshape(-1, *shape)
 
 
 def write(path, *, add=0.0, times=1):
-    write_rows, (count, width) = FORMATS[path.suffix[1:]]
-    values = np.arange(float(times * count)) + add
-    write_rows(path, np.repeat(values[:, np.newaxis], width, axis=1))
-    return count * times
+    write_rows, *_ = FORMATS[path.suffix[1:]]
+    rows = rows_of(path, add=add, times=times)
+    write_rows(path, rows)
+    return len(rows)
 
 
 def rewrite(path, *, add, times=1):
@@ -44,7 +51,8 @@ def rewrite(path, *, add, times=1):
 
 def times_of_large(path):
     """How often the records of a format make a file that has an index."""
-    return 60 if FORMATS[path.suffix[1:]][1] == (10_000, 1) else 2
+    _, _, shape = FORMATS[path.suffix[1:]]
+    return 2 if shape else 60
 
 
 def fingerprint(path):
@@ -104,21 +112,35 @@ def test_an_index_serves_the_next_job_until_the_file_changes(tmp_path, name):
     path, messages = tmp_path / f"a.{name}", []
     times = times_of_large(path)
     count = write(path, times=times)
+    ids = [count - 1, count // 3]
     folders = JobFolders(*(tmp_path / "job" / part for part in ("index", "records", "partial")))
 
-    def read():
-        with open_source(str(path), DataConfig(), folders=folders, tell=messages.append) as source:
-            columns = [plain(column) for column in source.read([count - 1, count // 3])]
-            return source.fingerprint, columns
+    def opened():
+        return open_source(str(path), DataConfig(), folders=folders, tell=messages.append)
 
-    first = read()
-    assert read() == first
+    def read():
+        with opened() as source:
+            names = [column.name for column in source.layout.columns]
+            values = plain(source.read(ids)[names.index("x")])
+            # A part of a record in a tar file is bytes.
+            return source.fingerprint, [np.asarray(value).tobytes() for value in values]
+
+    def written(**change):
+        return [row.tobytes() for row in rows_of(path, times=times, **change)[ids]]
+
+    first, values = read()
+    assert values == written()
+    assert read() == (first, values)
     assert len(list(tmp_path.glob(".edl_horovod.*.index"))) == 1
-    rewrite(path, add=1.0, times=times)
-    changed = read()
-    assert changed[0] != first[0]
-    assert changed[1] != first[1]
-    assert any(path.name in message for message in messages)
+    with opened() as source:
+        rewrite(path, add=1.0, times=times)
+        with pytest.raises(DataError, match="changed since"):
+            source.read([count // 2])
+    messages.clear()
+    changed, values = read()
+    assert changed != first
+    assert values == written(add=1.0)
+    assert path.name in messages[0]
 
 
 def test_an_object_that_is_replaced_while_a_job_reads_it_is_an_error(tmp_path, monkeypatch):
@@ -130,7 +152,7 @@ def test_an_object_that_is_replaced_while_a_job_reads_it_is_an_error(tmp_path, m
         count = write(path)
         server.put("a.arrow", path.read_bytes())
         with open_source("s3://bucket/a.arrow", DataConfig()) as source:
-            assert plain(source.read([count - 1])[0]) == [[count - 1.0]]
+            assert plain(source.read([count - 1])[0]) == [count - 1.0]
             rewrite(path, add=1.0)
             server.put("a.arrow", path.read_bytes())
             with pytest.raises(DataError, match="changed since"):

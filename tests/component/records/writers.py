@@ -12,20 +12,18 @@ from tests.mds_shards import shard
 
 
 def table(rows):
-    return pa.table(
-        {
-            "x": pa.FixedSizeListArray.from_arrays(rows.ravel(), rows.shape[1]),
-            "n": np.arange(len(rows)),
-        }
-    )
+    """Scalars, or lists of one length, beside their numbers."""
+    is_lists = rows.ndim > 1
+    x = pa.FixedSizeListArray.from_arrays(rows.ravel(), rows.shape[1]) if is_lists else rows
+    return pa.table({"x": x, "n": np.arange(len(rows))})
 
 
-def arrow(path, rows, compression="uncompressed"):
-    feather.write_feather(table(rows), str(path), compression=compression, chunksize=1000)
+def arrow(path, rows, *, compression="uncompressed", chunksize=1000):
+    feather.write_feather(table(rows), str(path), compression=compression, chunksize=chunksize)
 
 
-def parquet(path, rows, **options):
-    pq.write_table(table(rows), path, row_group_size=1000, **options)
+def parquet(path, rows, *, row_group_size=1000, **options):
+    pq.write_table(table(rows), path, row_group_size=row_group_size, **options)
 
 
 def tar(path, rows):

@@ -129,7 +129,7 @@ if LATER:
     [
         (lambda: "a callback", "Received: str"),
         (lambda: MaxSteps(0), "max_steps=0"),
-        (lambda: Raises(), "on_epoch_end of Raises"),
+        (lambda: Raises(), "on_epoch_end of Raises failed"),
         (lambda: LearningRateScheduler(lambda step: None), r"LearningRateScheduler .* 0\b"),
         (
             lambda: keras.callbacks.LambdaCallback(on_train_batch_end=print),

@@ -1,5 +1,7 @@
 """A training that goes on from a checkpoint is the training that was never interrupted."""
 
+import os
+
 import pytest
 
 from edl_horovod.errors import ConfigError, DataError
@@ -39,6 +41,18 @@ def test_every_step_is_that_of_an_uninterrupted_training(train, tmp_path):
 def test_who_is_dismissed_saves_its_last_step(train, tmp_path):
     train(EPOCHS, until=7)
     assert saved_steps(tmp_path) == [7]
+
+
+@pytest.mark.long
+def test_a_damaged_newest_checkpoint_costs_only_its_steps(train, tmp_path, caplog):
+    whole = train(EPOCHS, job="whole")
+    train(EPOCHS, "checkpoint.every_steps=4", "checkpoint.keep=9", until=10)
+    for step in (8, 10):
+        os.truncate(checkpoint_files.path_of(tmp_path / "job" / "checkpoints", step), 1000)
+    second = train(EPOCHS, "resume=must")
+    assert min(second.losses) == 5
+    assert "step-000000008.safetensors" in caplog.text
+    assert_same_weights(second, whole)
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from edl_horovod.errors import DataError
 from edl_horovod.sql.engine import open_engine
 from edl_horovod.sql.export import export
 from tests import databases
-from tests.python_runs import run_python
+from tests.programs import run_python
 
 TYPES = {
     "sqlite": "i INTEGER, b BIGINT, x REAL, d DECIMAL(10, 2), s TEXT, y BLOB, day DATE,"

@@ -15,7 +15,7 @@ import pytest
 from edl_horovod.errors import ConfigError, DataError, OutputError
 from edl_horovod.sql.engine import open_engine
 from edl_horovod.sql.export import ExportedTable, export
-from tests.python_runs import run_python
+from tests.programs import run_python
 
 DAY = date(1970, 1, 3)
 MINUTE = datetime(1970, 1, 1, 0, 1, tzinfo=UTC)

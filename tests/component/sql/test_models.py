@@ -12,7 +12,7 @@ from edl_horovod.sql.models import MODEL, ModelStore
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.statements import StatementError
 from tests.forked import fork
-from tests.python_runs import run_python
+from tests.programs import run_python
 from tests.stored_models import ABOUT
 
 
@@ -75,6 +75,8 @@ def test_a_version_is_made_live_again_and_an_old_one_is_dropped(store, tmp_path)
         store.set_live(named("m@3"))
     assert str(store.add("m", trained_folder(tmp_path / "c"), ABOUT)) == "m@3"
     assert store.find(named("m")).version == 3
+    with pytest.raises(StatementError, match="live"):
+        store.drop(named("m@3"))
     store.drop(named("m@1"))
     assert store.versions("m") == (2, 3)
 
@@ -163,7 +165,7 @@ def test_killed_at_any_step_the_live_version_is_whole(action, tmp_path):
             live = store.find(named("m"))
             content = (live.trained_model / "weights").read_text()
             assert content == {1: "old", 2: "new"}[live.version]
-            assert live.about.num_rows == {1: 10, 2: 9}[live.version]
+            assert live.about.num_rows == {1: ABOUT.num_rows, 2: 9}[live.version]
             seen.add(content)
         # What was killed is no hindrance to the next, and no version comes back.
         is_there = store.exists("m")

@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from edl_horovod.sql.engine import open_engine
-from tests.python_runs import run_python
+from tests.programs import run_python
 from tests.sql_service import service
 
 # A vector of DuckDB has 2,048 rows, here 20 MB, and its threads may be some vectors ahead.

@@ -229,6 +229,19 @@ def test_a_wish_that_is_not_followed_is_told_where_there_is_a_job(running):
 
 
 @pytest.mark.long
+def test_calls_of_a_session_run_in_order(running):
+    running.run("CREATE TABLE IF NOT EXISTS said (word TEXT); DELETE FROM said")
+    with running.channel() as channel:
+        slow = f"{LONG.format(most=1_000_000)}; INSERT INTO said VALUES ('first')"
+        first = in_background(running.start(channel, slow, user_id="one"))
+        wait_until(lambda: children_of(running.process.pid), "the first call")
+        second = "INSERT INTO said VALUES ('second')"
+        assert kinds(running.start(channel, second, user_id="one")) == ["message", "eoe"]
+        assert first.qsize() == 6, "the second call did not wait"
+    assert rows(running.run("SELECT word FROM said ORDER BY rowid")) == [["first"], ["second"]]
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["sqlite", "postgresql"])
 def test_a_session_keeps_its_transaction_and_temporary_tables_between_calls(
     request, tmp_path, name

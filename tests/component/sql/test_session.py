@@ -66,6 +66,7 @@ def test_columns_that_the_model_does_not_read_come_back_as_they_were(session, da
         "UPDATE testdata SET hired = NULL WHERE rowid = 2",
     )
     *_, result = run(session, TRAINED + "SELECT *, 1 / 3.0 AS n FROM testdata PREDICT USING m")
+    assert result.columns == ("name", "role", "hired", "n", "prediction")
     assert result.rows[0] == ("n0", "clerk", "2024-02-29", 1 / 3.0, 0.0)
     assert result.rows[1][2] is None
 
@@ -146,6 +147,14 @@ def test_columns_are_explained(session):
         importance.column for importance in result.importances
     ]
     assert sorted(row[0] for row in result.rows) == ["name", "role"]
+
+
+def test_an_unknown_metric_is_refused(session):
+    with pytest.raises(StatementError, match="'accuracy'"):
+        run(
+            session,
+            CLASSIFIED + "SELECT * FROM employee EVALUATE c WITH validation.metrics='acuracy'",
+        )
 
 
 def test_rows_are_held_back_for_the_validation(session, ring):

@@ -1,6 +1,7 @@
 """Rows of a training: held back for the validation, and with NULLs filled."""
 
 import datetime
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -147,9 +148,9 @@ def test_rows_held_back_of_another_kind_are_refused(place):
 @pytest.mark.long
 def test_nulls_are_filled_in_all_columns_and_those_of_later_rows_with_the_same_values(place):
     place.run(TRAINED.format(attributes=""))
-    rows, given = learned(place), {"role": "clerk", "hired": datetime.date(2026, 1, 8)}
+    rows, hired = learned(place), datetime.date(2026, 1, 8)
     assert rows[2.0] == FILLED
-    assert rows[4.0] == {"age": 24, "height": 1.75, **given}
+    assert rows[4.0] == {"age": 24, "height": 1.75, "role": "clerk", "hired": hired}
     for column in ("age", "height", "role", "hired"):
         place.database.run(f"UPDATE people SET {column} = NULL")
     place.run("SELECT * FROM people EVALUATE m")
@@ -227,3 +228,10 @@ def test_rows_may_be_held_back_by_a_column_with_nulls(place):
     place.database.run(f"INSERT INTO people VALUES {', '.join(values)}")
     place.run(TRAINED.format(attributes=attributes))
     assert None not in [row["role"] for row in place.ring.rows[0]]
+
+
+@pytest.mark.long
+def test_values_are_kept_as_json(place, tmp_path):
+    place.run(TRAINED.format(attributes=""))
+    about = json.loads((tmp_path / "models" / "m" / "1" / "about.json").read_text())
+    assert about["nulls"] == FILLED | {"hired": "2026-01-04"}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.cli.main import main
-from tests.python_runs import run_python
+from tests.programs import run_python
 
 
 @pytest.fixture
@@ -104,6 +104,12 @@ def test_statements_come_from_stdin(places):
 def test_what_cannot_be_run_is_an_error_with_a_code(words, said, places, capsys):
     assert main(["sql", *words, *places]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_no_database_is_an_error(monkeypatch, capsys):
+    monkeypatch.delenv("EDL_DB", raising=False)
+    assert main(["sql", "SELECT 1"]) == 2
+    assert "EDL_DB" in capsys.readouterr().err
 
 
 def test_a_setting_of_a_job_that_is_misspelt_is_an_error(places, capsys):

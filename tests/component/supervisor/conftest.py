@@ -1,7 +1,6 @@
 """Launchers of these tests, as processes of their own."""
 
 import os
-import signal
 import subprocess
 import sys
 
@@ -22,9 +21,11 @@ def ends_with_its_launcher():
             text=True,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         ) as launcher:
-            pids = [int(word) for word in launcher.stdout.readline().split()]
-            are_there = [is_running(pid) for pid in pids]
-            launcher.send_signal(signal.SIGKILL)
+            try:
+                pids = [int(word) for word in launcher.stdout.readline().split()]
+                are_there = [is_running(pid) for pid in pids]
+            finally:
+                launcher.kill()
         assert are_there == [True] * num_children
         wait_until(lambda: not any(map(is_running, pids)))
 

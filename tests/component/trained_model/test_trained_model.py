@@ -370,9 +370,10 @@ def test_a_package_that_is_missing_here_is_named(write_model):
         load_spec(read(path), trusts_changes=True)
 
 
-def test_an_empty_trained_model_is_damaged(write_model):
+@pytest.mark.parametrize("content", [b"", b"\xff\xff"])
+def test_a_damaged_trained_model_is_refused(write_model, content):
     path = write_model()
-    (path / "trained_model.pb").write_bytes(b"")
+    (path / "trained_model.pb").write_bytes(content)
     with pytest.raises(DataError, match="damaged"):
         read(path)
 

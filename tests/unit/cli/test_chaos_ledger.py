@@ -11,7 +11,7 @@ from edl_horovod.config.schema import DebugConfig, JobConfig, LaunchConfig, Trai
 from edl_horovod.ledger import LedgerFile
 from edl_horovod.ledger.files import Begin, Done, Give, Leave
 from edl_horovod.records.job_data import open_source, plan_of
-from tests.python_runs import run_python
+from tests.programs import run_python
 from tests.records import write_records
 
 NUM_RECORDS, BATCH = 40, 8

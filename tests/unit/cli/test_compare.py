@@ -164,14 +164,14 @@ def test_the_page_has_all_losses_in_one_picture_and_the_causes_of_each(jobs, cap
 
     elements = Elements(page.read_text())
     attributes = [attributes for _, attributes in elements.elements]
-    (chart,) = [held["data-chart"] for held in attributes if "data-chart" in held]
+    (chart,) = [element["data-chart"] for element in attributes if "data-chart" in element]
     quick, slow = json.loads(chart)["curves"]
     assert (quick["y"][0], slow["y"][0], quick["y"][-1]) == (2.0, 3.0, 0.25)
     assert quick["x"] == slow["x"] == [10 * number for number in range(1, 9)]
-    names = [held.get("aria-label", "") for held in elements.of("svg")]
+    names = [svg.get("aria-label", "") for svg in elements.of("svg")]
     assert all(any(job in name for name in names) for job in jobs)
     assert not elements.of("link") + elements.of("img")
-    assert not [held for held in attributes if "src" in held]
+    assert not [element for element in attributes if "src" in element]
 
 
 def test_a_job_that_has_not_begun_is_compared_as_well(jobs, capsys, tmp_path):

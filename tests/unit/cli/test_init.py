@@ -13,7 +13,7 @@ from edl_horovod.config.compose import compose
 from edl_horovod.config.conf_files import ConfigFiles, template_dir
 from edl_horovod.errors import ConfigError, OutputError
 from edl_horovod.models.lookup import list_definitions
-from tests.python_runs import run_python
+from tests.programs import run_python
 
 TEMPLATES = ("keras", "torch", "table", "sql")
 

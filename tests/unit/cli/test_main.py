@@ -27,7 +27,7 @@ from edl_horovod.launch.target import TARGETS
 from edl_horovod.supervisor.plan import LaunchPlan
 from edl_horovod.supervisor.run import JobResult, OnEvents
 from tests.job_events import recorded
-from tests.python_runs import run_python
+from tests.programs import run_python
 
 TRAIN = ["data=/d/*.recordio", "output=/o", "model_def=mnist"]
 
@@ -158,7 +158,6 @@ SETTINGS = {
     "params.bias": "-1",
     "data": "/d/train/*.recordio",
     "train.epochs": "3",
-    "output": "/o",
 }
 
 
@@ -167,10 +166,11 @@ def test_settings_may_be_flags(edl, launched, between):
     words = [word for key, value in SETTINGS.items() for word in (f"--{key}", value)]
     if between == "=":
         words = [f"--{key}={value}" for key, value in SETTINGS.items()]
-    code, _, err = edl("train", *words[:2], "-q", *words[2:])
+    code, _, err = edl("train", *words[:2], "-q", *words[2:], "--output=/o")
 
     assert (code, err) == (0, "")
     (config,) = launched
+    assert config.output == "/o"
     assert (config.model_zoo, config.model_def) == ("/no/zoo", "fintech.MyKerasModel")
     params = {"hidden_units": [10, 100, 20, 5], "learning_rate": 0.01, "bias": -1}
     assert config.params == params

@@ -15,15 +15,6 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setattr("platform.node", lambda: "rack7.corp.example")
 
 
-NEEDED = (
-    "keras: keras 3.15.0, tensorflow-cpu 2.21.0, horovod 0.28.1",
-    "unix:///var/run/docker.sock: not there",
-    "at most 1,024, which may be raised to 1,048,576",
-    "no right to create mpijobs.kubeflow.org, roles.rbac.authorization.k8s.io",
-    "namespace default on localhost",
-)
-
-
 def shown(text, **options):
     line = report.markdown([("check", Finding("OK", text, **options))]).splitlines()[3]
     return line.removeprefix("OK    check       ")
@@ -49,11 +40,24 @@ def shown(text, **options):
             'HTTP 403: pods is forbidden: User "alice" cannot',
             'HTTP 403: pods is forbidden: User "USER" cannot',
         ),
-        *((text, text) for text in NEEDED),
     ],
 )
-def test_names_addresses_folders_and_secrets_are_left_out_and_what_a_reader_needs_stays(text, safe):
+def test_names_addresses_folders_and_secrets_are_left_out(text, safe):
     assert shown(text) == safe
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "keras: keras 3.15.0, tensorflow-cpu 2.21.0, horovod 0.28.1",
+        "unix:///var/run/docker.sock: not there",
+        "at most 1,024, which may be raised to 1,048,576",
+        "no right to create mpijobs.kubeflow.org, roles.rbac.authorization.k8s.io",
+        "namespace default on localhost",
+    ],
+)
+def test_what_a_reader_needs_stays(text):
+    assert shown(text) == text
 
 
 @pytest.mark.parametrize(

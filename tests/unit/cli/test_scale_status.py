@@ -1,6 +1,5 @@
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, line_of
 from edl_horovod.job.outcome import Failure, Success
 from tests.job_events import event, recorded
-from tests.python_runs import run_python
+from tests.programs import run_python
 
 
 def make_job(job_dir: Path, **changes: Any) -> None:
@@ -189,6 +188,13 @@ def test_a_trained_model_is_told_with_the_directory_of_its_job(job_dir, verb, ca
         assert named in message
 
 
+def test_status_of_a_killed_launcher_is_lost(job_dir, capsys):
+    write_events(job_dir, is_finished=False)
+
+    assert main(["status", str(job_dir)]) == 0
+    assert capsys.readouterr().out.startswith("state      lost: the launcher died")
+
+
 def test_no_rank_of_a_killed_launcher_does_anything(job_dir, capsys):
     fields = {"doing": "computing", "began": 0.0}
     events = [
@@ -206,22 +212,20 @@ def test_no_rank_of_a_killed_launcher_does_anything(job_dir, capsys):
 
 
 @pytest.mark.parametrize(
-    ("ended", "shown"),
+    ("ended", "line"),
     [
-        (None, "lost: the launcher died.*"),  # As by SIGKILL.
-        (Success(steps=7, metrics={}, output="/out"), "finished"),
-        (Failure(error="OutputError", message="no room"), "failed: no room"),
+        (Success(steps=7, metrics={}, output="/out"), "state      finished"),
+        (Failure(error="OutputError", message="no room"), "state      failed: no room"),
     ],
 )
 def test_status_of_a_job_whose_last_events_found_no_room_says_how_it_ended(
-    job_dir, ended, shown, capsys
+    job_dir, ended, line, capsys
 ):
     write_events(job_dir, is_finished=False)
-    if ended:
-        outcome.save(job_dir / "result.json", ended)
+    outcome.save(job_dir / "result.json", ended)
 
     assert main(["status", str(job_dir)]) == 0
-    assert re.fullmatch(f"state      {shown}", capsys.readouterr().out.splitlines()[0])
+    assert capsys.readouterr().out.splitlines()[0] == line
 
 
 def test_status_of_a_job_of_plain_horovodrun_says_what_is_known(job_dir, capsys):

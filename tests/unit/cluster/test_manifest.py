@@ -40,7 +40,7 @@ def job_of(*overrides, task="train", base=TRAIN):
 
 
 def part(job, kind):
-    return next((part for part in job.all if part["kind"] == kind), None)
+    return next((document for document in job.all if document["kind"] == kind), None)
 
 
 def settings_in(job):
@@ -231,8 +231,7 @@ def test_secrets_are_references_wherever_they_stand():
     job = job_of("kubernetes.secret_env={KEY: s3/key}")
     (variable,) = [entry for entry in pod(job, "Worker")[1]["env"] if entry["name"] == "KEY"]
 
-    assert variable["valueFrom"] == {"secretKeyRef": {"name": "s3", "key": "key"}}
-    assert "value" not in variable
+    assert variable == {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "key"}}}
 
 
 def test_only_the_jobs_own_pods_may_call_them():

@@ -27,7 +27,7 @@ from tests.waiting import hold, until
 
 SECRET = b"the job's secret"
 LIMIT_SECONDS = 8.0
-NUMBERS = itertools.count(1)
+NUMBERS = itertools.count(77)
 RING = {"generation": 3, "step": 7, "rendezvous_address": "10.0.0.1", "rendezvous_port": 4000}
 RING |= {"rendezvous_token": "token"}
 """What the places of a ring have in common."""

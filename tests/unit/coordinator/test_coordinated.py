@@ -349,16 +349,18 @@ def test_a_coordinator_that_never_proves_itself_is_given_up(membership, coordina
 
 
 @pytest.mark.parametrize("membership", [{"quiet_seconds": 0.1}], indirect=True)
-def test_a_coordinator_that_is_quiet_or_does_not_even_greet_is_called_again(
-    membership, coordinator
-):
-    joining = Doing(membership.join, -1)
-    silent = coordinator.socket.accept()[0]
-    call = coordinator.accept()
-    call.send("assign", **place(1))
-    assert joining.end().result.generation == 1
+def test_a_coordinator_that_is_quiet_is_called_again(membership, coordinator):
+    call = trained(membership, coordinator)
     assert coordinator.accept().hello["generation"] == 1
     assert call.ends()
+
+
+@pytest.mark.parametrize("membership", [{"quiet_seconds": 0.1}], indirect=True)
+def test_a_coordinator_that_does_not_even_greet_is_called_again(membership, coordinator):
+    joining = Doing(membership.join, -1)
+    silent = coordinator.socket.accept()[0]
+    coordinator.accept().send("assign", **place(1))
+    assert joining.end().result.generation == 1
     silent.close()
 
 

@@ -69,8 +69,8 @@ def test_the_verdict_says_what_why_and_for_how_long():
 
 
 def test_of_ranks_that_wait_in_different_collectives_the_first_that_differs_ends():
-    ring = [waits("a", 310), waits("b", 305), waits("d", 300)]
-    ring.insert(2, waits("c", 303, "evaluation after step 7"))
+    ring = [waits("a", 310), waits("b", 305), waits("c", 303, "evaluation after step 7")]
+    ring += [waits("d", 300)]
     (verdict,) = find_hung(ring, [], stall_seconds=STALL)
     assert (verdict.worker, verdict.is_end) == ("c", True)
     for text in ("4 ranks", "303 s", "in evaluation after step 7", "most in step 7"):

@@ -161,6 +161,7 @@ async def assert_hello_refused(job, nonce, slot):
     channel = Channel(job.settings.secret, **nonces, is_server=False)
     hello = {"kind": "hello", "worker": "w", "host": "localhost", "slot": slot}
     hello |= {"generation": 0, "is_ready": True, "step": -1, "pid": 1}
+    hello |= {"formed": 0, "is_leaving": False}
     # As another program would seal it: ours makes null of what is no number.
     body = json.dumps(hello)
     code = channel._code("c", 0, body)

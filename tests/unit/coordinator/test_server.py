@@ -23,16 +23,13 @@ async def test_the_first_ring_waits_for_all_that_were_asked_for(job):
     assert job.generations() == [(3, True)]
 
 
-@pytest.mark.parametrize(
-    "_limit",
-    [
-        pytest.param(
-            "first ring", marks=pytest.mark.job(timings={"first_ring_seconds": 0.1}, num_start=3)
-        ),
-        pytest.param("the job's wait", marks=pytest.mark.job(num_start=2, wait_seconds=2.0)),
-    ],
-)
-async def test_the_first_ring_does_not_wait_for_ever(job, _limit):
+@pytest.mark.job(timings={"first_ring_seconds": 0.1}, num_start=3)
+async def test_the_first_ring_does_not_wait_for_ever(job):
+    await job.ring(await job.worker(0))
+
+
+@pytest.mark.job(num_start=2, wait_seconds=2.0)
+async def test_the_first_ring_starts_small_rather_than_fail(job):
     await job.ring(await job.worker(0))
 
 
@@ -128,6 +125,16 @@ async def test_a_bad_hosts_file_changes_nothing_and_is_told_once(job, caplog, ba
     assert caplog.text.count("hosts file:") == 1
     job.hosts(localhost=1)
     await job.until(lambda: not second.is_connected)
+
+
+async def test_two_workers_of_one_slot_are_never_in_one_ring(job):
+    (first,) = await job.ring_of(0)
+    double = await job.worker(0)
+    third = await job.worker(1)
+    await job.ring(first, third)
+    assert double.place is None
+    first.hang_up()
+    await job.ring(double, third)
 
 
 @pytest.mark.job(min_np=2, wait_seconds=0.3)

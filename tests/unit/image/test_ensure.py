@@ -104,14 +104,20 @@ def test_a_dry_run_names_the_place_of_the_image_and_builds_none(tmp_path, monkey
     assert image.as_if_built(train(f"image={GIVEN}")) == image.ensure(train(f"image={GIVEN}"))
 
 
-def test_a_model_that_tells_no_image_is_refused_without_one(tmp_path):
-    with pytest.raises(ConfigError, match="read here"):  # Only the pods may see it.
-        image.ensure(predict(tmp_path / "m"))
+def test_a_model_that_only_the_pods_see_needs_a_given_image(tmp_path):
+    with pytest.raises(ConfigError, match="read here"):
+        image.ensure(predict(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "problem"),
+    [(b"", ConfigError, "Missing: base_image"), (b"\xff\xff", DataError, "damaged")],
+    ids=["trained without an image", "damaged"],
+)
+def test_a_model_that_names_no_image_is_refused_without_one(tmp_path, content, error, problem):
     model = write_model(tmp_path / "m")
-    with pytest.raises(ConfigError, match="Missing: base_image"):
-        image.ensure(predict(model))
-    (model / "trained_model.pb").write_bytes(b"\xff\xff")
-    with pytest.raises(DataError, match="damaged"):
+    (model / "trained_model.pb").write_bytes(content)
+    with pytest.raises(error, match=problem):
         image.ensure(predict(model))
 
 

@@ -198,7 +198,10 @@ def test_wait_ends_when_the_state_is_reached(tmp_path, client, state, condition)
 
     assert status.state == state
     launcher.end()
-    say(job, "suspended")
+
+
+def test_a_stopped_job_has_ended(tmp_path, client):
+    job = make_job(tmp_path / "m.job", state="suspended")
     assert client.wait(job.path, "ended", timeout_seconds=5) is not None
 
 
@@ -272,7 +275,11 @@ def test_a_stop_that_would_lose_steps_must_be_meant(tmp_path, client):
 
     assert job.stop_request.exists()
     launcher.end()
-    say(job, "finished")
+
+
+def test_a_stop_of_a_job_that_has_ended_would_lose_nothing(tmp_path, client):
+    job = make_job(tmp_path / "job", checkpoint=NEVER, state="finished")
+
     assert client.loss_at_stop(job.path) == ""
     with pytest.raises(ConfigError, match="not running"):
         client.stop(job.path)

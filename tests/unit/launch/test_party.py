@@ -1,6 +1,7 @@
 """The plans of a federated training: a coordinator without ranks, and one rank of a party."""
 
 import socket
+from datetime import timedelta
 
 import psutil
 import pytest
@@ -90,6 +91,14 @@ def test_sums_take_the_interface_from_which_a_party_reaches_the_coordinator(tmp_
 def test_a_party_that_cannot_reach_the_coordinator_is_told_so(tmp_path):
     with pytest.raises(ConfigError, match=r"--join=.coordinator.invalid:7100"):
         party(tmp_path, "coordinator.invalid:7100", unencrypted=True)
+
+
+def test_an_expired_certificate_is_named_with_its_party_and_file(tmp_path, capsys):
+    tokens.issue(tmp_path, ["north"], lifetime=timedelta(hours=-1))
+    path = str(tmp_path / "north.token")
+    assert main(["party", "--join", "127.0.0.1:1", "--party-token", path]) == 2
+    message = capsys.readouterr().err
+    assert all(words in message for words in ("'north'", "expired", path))
 
 
 def test_a_party_is_not_trained_alone(tmp_path):

@@ -128,19 +128,25 @@ def test_the_script_holds_the_settings_of_the_job(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "settings", [{"slots_per_node": 3}, {"min_nodes": 5}, {"min_nodes": 3, "slots_per_node": 2}]
+)
+def test_nodes_that_do_not_fit_the_ranks_are_refused(tmp_path, settings):
+    config = job(tmp_path, **settings)
+    with pytest.raises(ConfigError):
+        SlurmTarget().plan(config)
+
+
+@pytest.mark.parametrize(
     "settings",
     [
-        # Nodes that do not fit the ranks.
-        *({"slots_per_node": 3}, {"min_nodes": 5}, {"min_nodes": 3, "slots_per_node": 2}),
-        # What would break the script.
         *({"partition": "a b"}, {"time": "1\n2"}, {"leave_seconds": 0}),
         *({"options": [text]} for text in ("constraint=a", "--constraint=a\nrm -r /")),
         {"setup": ["one\ntwo"]},
     ],
 )
-def test_settings_that_do_not_fit_are_refused(tmp_path, settings):
+def test_settings_that_would_break_the_script_are_refused(settings):
     with pytest.raises(ConfigError):
-        SlurmTarget().plan(job(tmp_path, **settings))
+        SlurmConfig(**settings)
 
 
 def test_a_dry_run_prints_the_script_and_makes_no_yaml(tmp_path):
@@ -196,8 +202,8 @@ def test_a_job_that_waits_says_what_slurm_says(queue):
     assert "Resources" in SlurmTarget().jobs({}).status("7").message
     snapshot = source().snapshot()
     assert (snapshot.problem, snapshot.http_status) == ("", 200)
-    state = job_facts(snapshot.state, snapshot.details, now=0.0)["state"]
-    assert all(text in state for text in ("waiting", "Slurm", "Resources"))
+    facts = job_facts(snapshot.state, snapshot.details, now=0.0)
+    assert facts["state"] == "waiting: Slurm says Resources"
 
 
 def test_the_page_of_a_job_that_was_queued_again_says_that_it_waits(queue, folder):

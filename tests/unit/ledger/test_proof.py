@@ -119,6 +119,7 @@ def only(proof):
 
 def named(proof):
     """What the violations of a proof name: kind, step and rank, and the records."""
+    assert proof.num_violations == len(proof.violations)
     return [(v.kind, v.step, v.rank, v.records) for v in proof.violations]
 
 
@@ -257,16 +258,20 @@ def test_a_step_that_is_left_out_is_a_gap(job):
     assert only(job.prove()).kind == "gap"
 
 
+@pytest.mark.parametrize("members", ["a", "ab"])
 @pytest.mark.parametrize(
     ("step", "digest", "kind"),
     [(5, "state 3", "gap"), (2, "state 2", "rolled back"), (3, "something else", "differs")],
     ids=["it skips steps", "it goes back although a member knew better", "another state"],
 )
-def test_a_ring_that_does_not_go_on_where_the_last_one_ended_is_found(job, step, digest, kind):
-    job.ring(["a"], 0, 3)
-    job.begin(["a"], step, digest=digest)
-    job.steps(["a"], step, STEPS)
-    job.leave(["a"], STEPS, is_over=True)
+def test_a_ring_that_does_not_go_on_where_the_last_one_ended_is_found(
+    job, members, step, digest, kind
+):
+    job.ring(members, 0, 3)
+    job.begin(members, step, digest=digest)
+    assert only(job.prove()).kind == kind
+    job.steps(members, step, STEPS)
+    job.leave(members, STEPS, is_over=True)
     assert only(job.prove()).kind == kind
 
 

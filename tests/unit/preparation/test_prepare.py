@@ -309,7 +309,7 @@ def test_a_group_whose_line_was_cut_short_or_whose_shard_is_gone_is_done_again(p
     ],
     ids=["records_per_shard", "codec", "source", "new_file", "changed_file"],
 )
-def test_another_earlier_run_is_replaced_only_on_request(
+def test_an_earlier_run_that_differs_is_replaced_only_on_request(
     prepare, inputs, tmp_path, texts, settings, detail
 ):
     interrupt(prepare, 7)

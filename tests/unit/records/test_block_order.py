@@ -44,6 +44,12 @@ def test_any_positions_hold_the_records_of_their_blocks(counts, group, seed, dat
         assert order.ids(first, stop).tolist() == expected[first:stop].tolist()
 
 
+def test_positions_over_several_groups():
+    counts = np.random.default_rng(0).integers(1, 5, 40 * GROUP_BLOCKS + 7)
+    order, expected = make(counts, 1)
+    assert np.array_equal(order.ids(0, len(expected)), expected)
+
+
 def test_ten_million_blocks_take_little_memory_and_begin_at_once():
     counts = np.full(10_000_000, 1000, np.int64)
     counts[::3] = 997

@@ -15,6 +15,7 @@ from edl_horovod.files import marker
 from edl_horovod.records import index_store
 from edl_horovod.records.index import Index
 from edl_horovod.records.index_store import CACHE_DAYS, SMALL_BYTES
+from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import read_chunks
 from tests.records import NUMBERED_BYTES, write_numbered
 from tests.unit.records.record_files import flip_a_bit, keeping_times, numbers
@@ -183,8 +184,11 @@ def test_a_damaged_file_of_the_same_size_and_time_is_an_error_and_no_other_recor
 def test_a_changed_chunk_within_a_file_is_an_error_when_it_is_read(data, job, change, number):
     Index.open(str(data), folder=job)
     change(data / "b.recordio")
-    with pytest.raises(DataError, match=rf"b\..*: chunk {number} .*checksum"):
-        numbers(data, folder=job)
+    with (
+        Reader.open(str(data), folder=job) as reader,
+        pytest.raises(DataError, match=rf"b\..*: chunk {number} .*checksum"),
+    ):
+        list(reader)
 
 
 def test_csv_files_are_known_by_their_rows(tmp_path, job, monkeypatch):

@@ -59,6 +59,7 @@ CHANGES = {
     "another file": lambda data: write_numbered(data / "d.recordio", range(100, 105)),
     "a file is gone": lambda data: (data / "a.recordio").unlink(),
     "a file is renamed": lambda data: (data / "a.recordio").rename(data / "d.recordio"),
+    "only a name differs": lambda data: (data / "c.recordio").rename(data / "d.recordio"),
 }
 
 
@@ -69,6 +70,14 @@ def test_files_that_have_changed_are_scanned_again(data, job, make_change):
     now = Index.open(str(data), folder=job)
     assert now.fingerprint == Index.open(str(data)).fingerprint != before
     assert now.num_records == Index.open(str(data), folder=job).num_records
+
+
+def test_each_setting_has_an_index_of_its_own(data, job):
+    Index.open(str(data), folder=job)
+    Index.open(str(data), folder=job, damaged="skip")
+    assert len(list(data.glob(".*.index"))) == 2
+    with pytest.raises(DataError, match="too large"):
+        Index.open(str(data), folder=job, max_chunk_bytes=NUMBERED_BYTES)
 
 
 def test_an_index_of_csv_files_keeps_their_headers(tmp_path, job):
@@ -117,8 +126,8 @@ def test_an_index_beside_its_files_moves_with_them_and_is_none_of_them(data):
         spoil(folder / "a.recordio")
         index = Index.open(str(folder))
         assert index.fingerprint == fingerprint
-        names = [Path(file.path).stem for file in index.files]
-        assert names == [*"abc"]
+        names = [Path(file.path).name for file in index.files]
+        assert names == [f"{name}.recordio" for name in "abc"]
         with pytest.raises(DataError):
             Index.open(f"{folder}/a*")  # It is of both files, and of no fewer.
 

@@ -39,10 +39,6 @@ def states(folder: Path) -> list[str]:
 
 
 def test_each_job_has_its_folder_and_its_row(edl, trainings, tmp_path):
-    # The loss in a row is of the step that its metrics are of, as of the best step, whose weights
-    # a training that stops early may restore.
-    trainings.later_metrics = {"accuracy": 0.4}
-
     code, out, err = edl(RATES)
 
     assert code == 0
@@ -63,6 +59,16 @@ def test_each_job_has_its_folder_and_its_row(edl, trainings, tmp_path):
     rows = list(csv.DictReader((tmp_path / "s" / "sweep.csv").read_text().splitlines()))
     assert [row["train.learning_rate"] for row in rows] == ["0.1", "0.2", "0.3"]
     assert rows[0]["metrics.accuracy"] == "0.5"
+
+
+def test_the_loss_in_a_row_is_of_the_step_that_its_metrics_are_of(edl, trainings, tmp_path):
+    """As of the best step, whose weights a training that stops early may restore."""
+    trainings.later_metrics = {"accuracy": 0.4}
+
+    edl(RATES)
+
+    jobs = json.loads((tmp_path / "s" / "sweep.json").read_text())["jobs"]
+    assert (jobs[1]["loss"], jobs[1]["metrics"]) == (0.2, {"accuracy": 0.5})
 
 
 def test_a_failed_job_does_not_stop_the_others_and_is_tried_again(edl, trainings, tmp_path):

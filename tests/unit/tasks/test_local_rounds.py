@@ -460,25 +460,38 @@ def test_with_compressed_changes_the_ring_shows_no_more_than_their_rounding(
         np.testing.assert_allclose(curve, curves[0], rtol=tolerance)
 
 
+ROUNDS = LocalConfig(steps=2)
+
+
 @pytest.mark.parametrize(
-    ("key", "local", "train_settings", "settings"),
+    ("key", "train_settings", "settings"),
     [
-        ("local.replicas", {"steps": 2, "replicas": 5}, {}, {}),
-        ("data_plan.lanes", {"steps": 2}, {}, {"data_plan": DataConfig(lanes=12)}),
-        ("batch_norm", {"steps": 2}, {"batch_norm": "synchronized"}, {}),
-        ("train.compression", {}, {"compression": "int8"}, {}),
-        # The sums of all fragments must start within the round.
-        ("local.fragment", {"fragments": 2}, {}, {}),
-        ("local.fragment", {"fragments": 0}, {}, {}),
-        ("local.fragment", {"steps": 8, "fragments": 3, "fragment_steps": 4}, {}, {}),
-        ("local.fragment", {"steps": 8, "fragment_steps": 0}, {}, {}),
-        # A warm-up needs rounds after it.
-        ("local.warmup_steps", {"warmup_steps": 3}, {}, {}),
+        ("local.replicas", {"local": LocalConfig(steps=2, replicas=5)}, {}),
+        ("data_plan.lanes", {"local": ROUNDS}, {"data_plan": DataConfig(lanes=12)}),
+        ("batch_norm", {"local": ROUNDS, "batch_norm": "synchronized"}, {}),
+        ("train.compression", {"compression": "int8"}, {}),
     ],
 )
-def test_settings_that_do_not_fit_rounds_are_refused(key, local, train_settings, settings):
+def test_settings_that_do_not_fit_rounds_are_refused(key, train_settings, settings):
     with pytest.raises(ConfigError, match=key):
-        training(BATCH, {"local": LocalConfig(**local), **train_settings}, **settings)
+        training(BATCH, train_settings, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        # The sums of all fragments must start within the round.
+        ({"fragments": 2}, "local.fragment"),
+        ({"fragments": 0}, "local.fragment"),
+        ({"steps": 8, "fragments": 3, "fragment_steps": 4}, "local.fragment"),
+        ({"steps": 8, "fragment_steps": 0}, "local.fragment"),
+        # A warm-up needs rounds after it.
+        ({"warmup_steps": 3}, "local.warmup_steps"),
+    ],
+)
+def test_rounds_that_cannot_be_are_refused(settings, key):
+    with pytest.raises(ConfigError, match=key):
+        LocalConfig(**settings)
 
 
 def test_more_ranks_than_replicas_are_refused_with_the_setting_that_allows_more():

@@ -17,9 +17,10 @@ from tests.jobs import training
 from tests.unit.tasks.ranks import federated_training
 
 RECORDS, BATCH = 60, 12
-PRIVATE, ADVERSARIAL = {"clip": 1.0, "noise": 1.0}, AdversarialConfig(method="fgsm", epsilon=0.1)
 PASS = RECORDS // BATCH
 """Local steps of a pass."""
+PRIVATE = {"clip": 1.0, "noise": 1.0}
+ADVERSARIAL = AdversarialConfig(method="fgsm", epsilon=0.1)
 
 
 def epsilon_after(passes, noise=2.0, delta=1e-5):
@@ -170,9 +171,13 @@ def test_a_party_ends_before_the_round_that_would_exceed_its_epsilon(run, accoun
     run("federated.rounds=5", "federated.privacy.max_epsilon=100")
 
 
-def test_each_training_has_an_account_that_another_does_not_make_a_party_forget(
-    run, accounts, tmp_path
-):
+def test_another_training_has_an_account_of_its_own(run, accounts, tmp_path):
+    run("federated.rounds=2")
+    run("federated.rounds=2", f"job_dir={tmp_path}/other", training="b")
+    assert [event.passes for event in accounts()] == [1, 2, 1, 2]
+
+
+def test_a_training_between_two_others_does_not_make_a_party_forget(run, accounts, tmp_path):
     for name in ("a", "b", "a"):
         run("federated.rounds=1", training=name)
         shutil.rmtree(tmp_path / "job" / "checkpoints")

@@ -4,6 +4,7 @@ import re
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from edl_horovod.cli.main import main
@@ -11,7 +12,7 @@ from edl_horovod.config.compose import compose
 from edl_horovod.config.tasks import TASKS, Task, check_start
 from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.world import World
-from edl_horovod.job import events
+from edl_horovod.job import checkpoint_files, events
 from edl_horovod.records.reader import Reader
 from edl_horovod.ring import activity
 from tests import numpy_framework
@@ -65,6 +66,18 @@ def test_it_trains_evaluates_and_predicts_with_two_lines_in_tables(run, tmp_path
     run("predict", model, data="numbers:30", output="p.recordio", job="p")
     with Reader.open(str(tmp_path / "p.recordio")) as reader:
         assert len(list(reader)) == 30
+
+
+@pytest.mark.parametrize("batching", ["global", "per_rank"])
+def test_a_training_that_goes_on_is_the_one_that_was_never_interrupted(run, tmp_path, batching):
+    settings = (*TRAIN, f"elastic.batching={batching}", "train.batch_size=24")
+    run("train", *settings, output="whole", job="whole.job")
+    run("train", *settings, "overwrite=true", until=37)
+    folder = tmp_path / "job" / "checkpoints"
+    assert checkpoint_files.steps_in(folder)[-1] == 37
+    run("train", *settings, "resume=must", "overwrite=true")
+    ours, whole = (np.load(tmp_path / name / "kernel.npy") for name in ("out", "whole"))
+    np.testing.assert_array_equal(ours, whole)
 
 
 def test_a_training_does_not_go_on_with_a_batch_of_the_other_kind(run):

@@ -39,12 +39,19 @@ class Twins:
     params: dict
     shape: tuple
     rate: float
+    num_equal_steps: int = STEPS
+    """Steps until rounding may decide which pixel of a pool is largest, or if a unit is on."""
 
 
 TWINS = [
     Twins("mnist_subclass", "mnist_torch", {"dropout": 0.0}, (28, 28), 2e-3),
     Twins(
-        "cifar10_subclass", "cifar10_torch", {"dropout": 0.0, "filters": [4, 8]}, (32, 32, 3), 3e-4
+        "cifar10_subclass",
+        "cifar10_torch",
+        {"dropout": 0.0, "filters": [4, 8]},
+        (32, 32, 3),
+        3e-4,
+        num_equal_steps=3,
     ),
 ]
 
@@ -126,9 +133,8 @@ def test_twins_of_the_zoo_have_the_same_records_and_the_same_curve(twins, images
         give_weights(step.model.keras, twin.model.runner.module, twins)
 
         curves = losses(step, ours), losses(twin, twin_batches)
-        # Rounding differs between processors, and where it decides which pixel of a pool is the
-        # largest, or whether a unit is on, the curves part by more from then on.
-        np.testing.assert_allclose(*np.array(curves)[:, :3], rtol=1e-4)
+        # Rounding, which ReLU and pooling amplify with each step; processors differ in it.
+        np.testing.assert_allclose(*np.array(curves)[:, : twins.num_equal_steps], rtol=1e-4)
         np.testing.assert_allclose(*curves, rtol=1e-2)
         first, last = curves[0][:4], curves[0][-4:]
         assert np.mean(last) < np.mean(first)

@@ -38,8 +38,7 @@ def batches_of(tmp_path):
             method = METHOD + textwrap.indent(lines, " " * 8) + "\n" if lines else ""
             text = SPEC.format(at_once=at_once) + method + functions
             (tmp_path / "mine.py").write_text(text)
-            # Where the records are those of a data set of the file, it may lack the method.
-            overrides = Overrides(has_own_dataset=True)
+            overrides = Overrides(has_own_dataset=data.startswith("dataset:"))
             loaded = load_spec(str(tmp_path), "mine.Mine", params={}, overrides=overrides)
             folders = JobFolders(*(tmp_path / "job" / name for name in ("index", "rows", "part")))
             source = sources.enter_context(open_source(data, IN_ORDER, folders=folders))

@@ -41,18 +41,22 @@ def test_weights_by_class_are_those_of_fit(is_one_hot):
 
 
 @pytest.mark.parametrize(
-    ("model_def", "spec", "class_weight", "says"),
+    ("spec", "says"),
     [
-        ("own.SpokenFor", later("WITH_WEIGHTS"), [1.0, 2.0], "class_weight is set, too"),
-        ("own.SpokenFor", later("OF_A_DICT"), [1.0, 2.0], "one class for each"),
-        ("fitted", later("WITH_WEIGHTS"), [], r"create_loss .*sample_weight"),
+        (later("WITH_WEIGHTS"), "class_weight is set, too"),
+        (later("OF_A_DICT"), "needs one class for each example"),
     ],
 )
-def test_weights_that_mean_nothing_are_refused(model_def, spec, class_weight, says):
-    loaded = loaded_with(model_def, **({"kind": "bare"} if class_weight else {}))
-    options = StepOptions(class_weight=class_weight)
+def test_weights_by_class_that_mean_nothing_are_refused(spec, says):
+    loaded = loaded_with("own.SpokenFor", kind="bare")
     with pytest.raises(UserCodeError, match=says):
-        KerasStep(loaded, spec, learning_rate=None, options=options)
+        KerasStep(loaded, spec, learning_rate=None, options=StepOptions(class_weight=[1.0, 2.0]))
+
+
+def test_a_loss_that_takes_no_weights_is_refused():
+    loaded = loaded_with("fitted")
+    with pytest.raises(UserCodeError, match=r"create_loss .*sample_weight"):
+        KerasStep(loaded, WITH_WEIGHTS, learning_rate=None)
 
 
 def test_a_loss_of_the_spec_is_given_the_weights():

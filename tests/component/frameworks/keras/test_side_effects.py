@@ -5,6 +5,7 @@ import pytest
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.values import Batch
+from tests.jobs import training
 from tests.later import LATER, later
 from tests.specs import with_methods
 
@@ -13,9 +14,10 @@ if LATER:
     import tensorflow as tf
     from keras import ops
 
+    from edl_horovod.frameworks.keras.framework import FRAMEWORK
     from edl_horovod.frameworks.keras.plain_models import loss_part
     from tests.component.frameworks.keras.fits import assert_trained_as_in_fit
-    from tests.fitting import BATCH, by_fit, by_us, examples, loaded_with
+    from tests.fitting import BATCH, SPEC, by_fit, by_us, examples, loaded_with
     from tests.zoo import masked
     from tests.zoo.fitted import NUM_FEATURES
 
@@ -40,15 +42,31 @@ if LATER:
 
 
 def still(layer):
-    """A step of a model whose weights stay, and a batch."""
-    step, _ = by_us(of_layer(layer, create_optimizer=lambda: keras.optimizers.SGD(0.0)))
+    """A model whose weights stay."""
+    return of_layer(layer, create_optimizer=lambda: keras.optimizers.SGD(0.0))
+
+
+def step_of_framework(loaded):
+    FRAMEWORK.begin(slot=0, seed=4)
+    return FRAMEWORK.step(loaded, SPEC, training(BATCH))
+
+
+def first_batch():
     features, labels = (tf.constant(array[:BATCH]) for array in examples())
-    return step, Batch(features, labels, BATCH)
+    return Batch(features, labels, BATCH, None, lambda: np.arange(BATCH))
 
 
-@pytest.mark.parametrize("layer", [later("Noise"), lambda: keras.layers.Dropout(0.5)])
-def test_random_numbers_are_new_in_each_step_and_on_each_rank_and_the_same_when_set_back(layer):
-    step, batch = still(layer)
+@pytest.mark.parametrize(
+    ("make_step", "layer"),
+    [
+        (lambda loaded: by_us(loaded)[0], later("Noise")),
+        (step_of_framework, lambda: keras.layers.Dropout(0.5)),
+    ],
+)
+def test_random_numbers_are_new_in_each_step_and_on_each_rank_and_the_same_when_set_back(
+    make_step, layer
+):
+    step, batch = make_step(still(layer)), first_batch()
     before = {name: np.array(part.numpy()) for name, part in step.variables.items()}
 
     def losses(*salts):
@@ -151,7 +169,7 @@ if LATER:
 
 
 def test_a_plain_attribute_has_the_value_that_it_had_when_the_step_was_traced():
-    step, batch = still(Factor)
+    (step, _), batch = by_us(still(Factor)), first_batch()
     before = step.step(batch, wants_change=False, is_alone=True, salt=0).loss
     step.model.keras.layers[1].factor = 5.0
     assert step.step(batch, wants_change=False, is_alone=True, salt=0).loss == before

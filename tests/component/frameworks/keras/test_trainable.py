@@ -114,8 +114,9 @@ def test_a_frozen_variable_is_a_group_with_the_slots_that_it_may_need():
 
 
 def test_an_optimizer_without_slots_for_it_refuses_what_is_freed():
+    step = frozen_step(frees_at=0, use_ema=True)
     with pytest.raises(UserCodeError, match=r"kernel.*Adam"):
-        epochs(frozen_step(frees_at=0, use_ema=True), 1)
+        epochs(step, 1)
 
 
 def test_a_callback_that_compiles_is_refused():
@@ -123,8 +124,9 @@ def test_a_callback_that_compiles_is_refused():
         def on_epoch_begin(self, epoch, logs=None):
             self.model.compile("sgd", "mse")
 
+    step = frozen_step(callback=Compiles)
     with pytest.raises(UserCodeError, match=r"SGD.*trainable"):
-        epochs(frozen_step(callback=Compiles), 1)
+        epochs(step, 1)
 
 
 def test_a_callback_that_begins_again_on_another_leader_freezes_nothing_anew():

@@ -48,11 +48,6 @@ def make():
         batches.close()
 
 
-def first_of(batches):
-    batches.restart(range(LANES), 0, 4)
-    return batches.next_batch()
-
-
 def slow_at_times(records, mode):
     """The second step takes longest, so the others are ready before it."""
     time.sleep(0.3 if int(records[0]) in (2, 4) else 0.0)
@@ -85,7 +80,10 @@ def test_columns_nested_features_and_any_type_come_back(make):
         many = torch.tensor([len(numbers) for numbers in columns["many"]])
         return {"x": [x, (many, many > 1)]}, x.double(), x[:, 0].float()
 
-    ours, expected = (first_of(make(nested, processes, COLUMNS)) for processes in (2, 0))
+    streams = [make(nested, processes, COLUMNS) for processes in (2, 0)]
+    for batches in streams:
+        batches.restart(range(LANES), 0, 4)
+    ours, expected = (batches.next_batch() for batches in streams)
     assert ours.num_examples == expected.num_examples
     for name in ("labels", "weights"):
         assert torch.equal(getattr(ours, name), getattr(expected, name))
@@ -120,16 +118,20 @@ def test_an_error_is_the_users_with_its_line(make):
     def broken(records, mode):
         raise ArithmeticError("no such picture")
 
+    batches = make(broken)
+    batches.restart(range(LANES), 0, 4)
     with pytest.raises(UserCodeError, match=r"step 0 .*picture"):
-        first_of(make(broken))
+        batches.next_batch()
 
 
 def test_a_process_that_was_killed_is_told(make):
     def ends(records, mode):
         os.kill(os.getpid(), signal.SIGKILL)
 
+    batches = make(ends)
+    batches.restart(range(LANES), 0, 4)
     with pytest.raises(ChildProcessError, match=r"process \d+ "):
-        first_of(make(ends))
+        batches.next_batch()
 
 
 HANGING_RANK = """

@@ -38,6 +38,7 @@ class Round:
 
 def make_rounds(model_def="torch_curve", *, settings=None, **methods):
     FRAMEWORK.begin(slot=0, seed=4)
+    FRAMEWORK.use_precision("float32")  # Another test may have left another one.
     loaded = load_spec(rings.ZOO, model_def, params={}, plain_models=FRAMEWORK.plain_models)
     local = LocalConfig(steps=STEPS, replicas=REPLICAS, **(settings or {}))
     job = training(BATCH, {"local": local})

@@ -147,8 +147,9 @@ def test_settings_that_a_loss_of_outputs_does_not_bear_are_refused(options, mess
     ],
 )
 def test_a_loss_of_outputs_that_is_a_sum_or_missing_is_refused(load_classifier, message):
+    loaded = load_classifier()
     with pytest.raises(UserCodeError, match=message):
-        in_ring(load_classifier(), list(texts()), 1)
+        in_ring(loaded, list(texts()), 1)
 
 
 Named = namedtuple("Named", ["logits", "more"])

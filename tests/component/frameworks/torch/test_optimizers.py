@@ -61,11 +61,11 @@ def sgd(model):
 
 
 def scheduled(schedule, *, momentum=0.0, **settings):
-    """Plain SGD with a schedule by the step."""
+    """SGD with a schedule, and how often that is called."""
 
     def create_optimizer(model):
         optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum)
-        return optimizer, {"scheduler": schedule(optimizer), "interval": "step", **settings}
+        return optimizer, {"scheduler": schedule(optimizer), **settings}
 
     return create_optimizer
 
@@ -128,7 +128,7 @@ def test_every_optimizer_makes_the_steps_of_a_loop_of_ones_own(maker):
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_a_schedule_by_the_step_does_what_it_does_elsewhere_and_goes_on(schedule):
-    loaded = load(scheduled(schedule, momentum=0.5))
+    loaded = load(scheduled(schedule, momentum=0.5, interval="step"))
     assert_same_weights(by_us(loaded), by_hand(loaded), rtol=2e-5, atol=1e-6)
     assert_goes_on_elsewhere(loaded, 5)
 
@@ -158,8 +158,9 @@ def test_what_an_optimizer_keeps_goes_on_elsewhere(kind, num_before):
 
 @pytest.mark.parametrize("bound", [{"clip_norm": 0.3}, {"clip_value": 0.1}])
 def test_sparse_gradients_are_not_bounded(bound):
+    loaded = with_sparse_gradients()
     with pytest.raises(UserCodeError, match=r"bags\.weight"):
-        make_step(with_sparse_gradients(), EXAMPLE, options=StepOptions(**bound))
+        make_step(loaded, EXAMPLE, options=StepOptions(**bound))
 
 
 FORMS = {
@@ -402,7 +403,7 @@ SEVERAL = r"several optimizers.*torch.optim.Adam\(\["
         (lambda model: {str(n): optimizer for n, optimizer in enumerate(two(model))}, SEVERAL),
         (frozen, "requires_grad"),
         (
-            scheduled(lambda optimizer: schedulers.ReduceLROnPlateau(optimizer)),
+            scheduled(lambda optimizer: schedulers.ReduceLROnPlateau(optimizer), interval="step"),
             "ReduceLROnPlateau.*interval='step'",
         ),
         (halving(frequency=0), "'frequency': 0"),

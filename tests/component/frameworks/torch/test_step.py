@@ -302,7 +302,8 @@ def assert_trains_as_by_hand(loaded, size, keep=lambda number: True, **tolerance
     optimizer = loaded.spec.create_optimizer(module)
     loop(module, optimizer, [part_of(batch, 0, 1, keep) for batch in batches()], error_of)
     for step in steps:
-        assert_state(state_of(step), module, **tolerance)
+        for state in (state_of(step), step.model.runner.module.state_dict()):
+            assert_state(state, module, **tolerance)
 
 
 def few(number):
@@ -315,15 +316,17 @@ def test_what_is_written_into_parameters_is_that_of_a_loop_by_hand(size):
     assert_trains_as_by_hand(loaded, size, few, rtol=1e-5, atol=1e-6)
 
 
-def test_rehearsing_and_making_an_evaluation_write_nothing_into_a_module():
-    step = make_step(tiny(create_model=Shrinking), EXAMPLE)
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_rehearsing_and_making_an_evaluation_write_nothing_into_a_module(size):
+    steps = steps_of_ring(tiny(create_model=Shrinking), EXAMPLE, size)
     torch.manual_seed(3)
     module = Shrinking()
-    step.rehearse(next(batches()))
-    step.model.evaluation(EXAMPLE)
-    trained = step.model.runner.module
-    assert (trained.width, trained.has_run) == (0, False)
-    assert_state(trained.state_dict(), module, rtol=0, atol=0)
+    for step in steps:
+        step.rehearse(next(batches()))
+        step.model.evaluation(EXAMPLE)
+        trained = step.model.runner.module
+        assert (trained.width, trained.has_run) == (0, False)
+        assert_state(trained.state_dict(), module, rtol=0, atol=0)
 
 
 if LATER:

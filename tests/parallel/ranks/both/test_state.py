@@ -23,12 +23,36 @@ def test_sync_copies_variables_of_every_type_and_size(world, framework):
         for number, shape in enumerate(shapes)
     }
     variables["array"] = Array(np.arange(3000.0).reshape(30, 100) * give)
+    variables["rank"] = Array([world.rank])
+    variables["signed"] = framework.variable("signed", np.float32([world.rank, -0.0]))
     counters = Counters(step={0: -1, 1: 5}.get(world.rank, 3))
     RingState(variables, counters, framework.collectives).sync(world)
     assert counters.step == 5
     assert_same_everywhere([variable.numpy() for variable in variables.values()])
     expected = numbers("float32", shapes[10])
     np.testing.assert_array_equal(variables["float32.10"].numpy(), expected)
+    assert variables["rank"].numpy().tolist() == [1]
+    assert variables["signed"].numpy().tobytes() == np.float32([1.0, -0.0]).tobytes()
+
+
+@pytest.mark.world_size(2, 3)
+def test_ranks_with_the_same_bits_copy_nothing(world, framework):
+    copied = []
+
+    class Watched(type(framework.collectives)):
+        def broadcast(self, variables, root, name):
+            copied.extend(variables)
+            super().broadcast(variables, root, name)
+
+    collectives = Watched()
+    same = framework.variable("same", np.arange(5.0))
+    other = framework.variable("other", np.array([float(world.rank)]))
+    RingState({"same": same}, Counters(step=4), collectives).sync(world)
+    assert copied == []
+    variables = {"same": same, "other": other}
+    RingState(variables, Counters(step=4), collectives).sync(world)
+    assert [variable is other for variable in copied] == [True]
+    assert other.numpy().tolist() == [0.0]
 
 
 @pytest.mark.world_size(2, 3)

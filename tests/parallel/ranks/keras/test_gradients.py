@@ -14,6 +14,7 @@ from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.frameworks.step_options import Reduction, StepOptions
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
+from tests.arrays import assert_close
 from tests.parallel.agreement import assert_rounded_twice_at_most, assert_same_everywhere
 from tests.parallel.side import ALONE, ZOO
 
@@ -58,8 +59,7 @@ def assert_as_alone(world, optimizer, options, **tolerance):
     alone = dataclasses.replace(options, reduction=Reduction())
     expected_losses, expected = train_alone(optimizer, alone)
     np.testing.assert_allclose(losses, expected_losses, **tolerance)
-    for weight, expected_weight in zip(weights, expected, strict=True):
-        np.testing.assert_allclose(weight, expected_weight, **tolerance)
+    assert_close(weights, expected, **tolerance)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ import torch
 from edl_horovod.frameworks.torch.ring import FRAMEWORK
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.spec import Mode
+from tests.arrays import assert_close
 from tests.jobs import training
 from tests.parallel import side
 from tests.parallel.agreement import assert_same_everywhere
@@ -73,8 +74,7 @@ def test_compiled_steps_are_those_of_one_process_that_does_not_compile(world, mo
         single = Side(ALONE, **model)
         losses = [sums.loss for sums in single.train()]
         assert [sums.loss for sums in in_ring] == pytest.approx(losses, rel=1e-5, nan_ok=True)
-        for ours, expected in zip(ring.weights(), single.weights(), strict=True):
-            np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-7)
+        assert_close(ring.weights(), single.weights(), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])

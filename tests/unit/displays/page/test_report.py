@@ -102,8 +102,8 @@ def test_the_bar_of_a_process_covers_its_life():
     ],
 )
 def test_the_parts_of_a_bar(cause, accounts):
-    (_, *last) = bars_of(report(*accounts))
-    assert last == [(f"of-{cause}", 250.0, 750.0)]
+    bars = bars_of(report(*accounts))
+    assert bars == [("of-building", 0.0, 250.0), (f"of-{cause}", 250.0, 750.0)]
 
 
 def test_it_needs_no_other_file_and_runs_only_its_own_scripts():

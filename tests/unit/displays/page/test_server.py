@@ -165,16 +165,13 @@ def list_pages(elsewhere, count=1):
     return [text for _, text in answers]
 
 
-def refuse():
-    raise PermissionError(13, "Permission denied", "squeue")
-
-
-def test_a_list_of_jobs_elsewhere_that_takes_long_or_fails_hides_no_other_job(monkeypatch, hanging):
+def test_a_list_of_jobs_elsewhere_that_takes_long_hides_no_other_job(monkeypatch, hanging):
     monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.5)
-    for list_jobs, told in ((hanging, 'role="alert"'), (refuse, "Permission denied")):
-        (page,) = list_pages({"far": list_jobs, "near": jobs_of("n")})
+    elsewhere = {"far": hanging, "near": jobs_of("n")}
 
-        assert all(part in page for part in (*LINKS, told))
+    (page,) = list_pages(elsewhere)
+
+    assert all(part in page for part in (*LINKS, 'role="alert"'))
 
 
 def test_a_list_of_jobs_elsewhere_that_takes_long_is_waited_for_once(monkeypatch, hanging):
@@ -187,6 +184,15 @@ def test_a_list_of_jobs_elsewhere_that_takes_long_is_waited_for_once(monkeypatch
     for page in pages:
         assert 'href="/job/m/"' in page
         assert 'role="alert"' in page
+
+
+def test_a_place_whose_command_does_not_start_is_told_beside_the_other_jobs():
+    def refuse():
+        raise PermissionError(13, "Permission denied", "squeue")
+
+    (page,) = list_pages({"far": refuse, "near": jobs_of("n")})
+
+    assert all(part in page for part in (*LINKS, "Permission denied"))
 
 
 def test_who_waits_long_gets_the_look_before(monkeypatch):

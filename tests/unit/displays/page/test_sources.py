@@ -92,6 +92,18 @@ def test_only_what_was_added_is_read_again(source, tmp_path):
     assert steps_of(source.snapshot()) == list(range(1, 101))
 
 
+def test_lines_that_are_no_whole_events_are_passed_over(source, tmp_path):
+    write_steps(tmp_path, 1)
+    with (tmp_path / "events.jsonl").open("a") as stream:
+        stream.write('{"time": 2.0, "source": "launcher", "kind": "step", "step": 2}\n')
+        stream.write('{"time": 2.0, "kind": "st')
+    torn = source.snapshot()
+    write_steps(tmp_path, 3)
+
+    assert torn.loss == ((1, 1.0),)
+    assert steps_of(source.snapshot()) == [1, 3]
+
+
 def test_a_job_that_begins_again_in_the_directory_is_a_new_one(source, tmp_path):
     write_steps(tmp_path, 5)
     source.snapshot()

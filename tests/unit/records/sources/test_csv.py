@@ -17,7 +17,7 @@ from edl_horovod.records.index import Index
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources import csv_format
 from edl_horovod.records.sources.csv_format import MAX_ROW_BYTES, find_rows
-from tests.unit.records.record_files import read
+from tests.unit.records.record_files import read, write
 
 
 def written(folder: Path, data: bytes) -> Path:
@@ -72,6 +72,13 @@ def test_different_headers_are_refused(tmp_path):
     (tmp_path / "2.csv").write_bytes(b"b,a\n1,2\n")
 
     with pytest.raises(DataError, match=r"1\.csv.*b'a,b'.*2\.csv.*b'b,a'"):
+        Index.open(str(tmp_path))
+
+
+def test_formats_do_not_mix(tmp_path):
+    written(tmp_path, b"a,b\n1,2\n")
+    write(tmp_path / "y.recordio", [b"y"])
+    with pytest.raises(DataError, match=r"x\.csv.*y\.recordio"):
         Index.open(str(tmp_path))
 
 

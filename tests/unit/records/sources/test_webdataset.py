@@ -100,3 +100,6 @@ def test_what_is_compressed_or_no_tar_file_is_refused(tmp_path):
         archive.addfile(tarfile.TarInfo("a.x"))
     with pytest.raises(DataError, match=r"a\.tar .*compressed"):
         read_columns(tmp_path / "a.tar")
+    (tmp_path / "a.tar").rename(tmp_path / "a.tar.gz")
+    with pytest.raises(DataError, match=r"\.gz .*compressed"):
+        read_columns(tmp_path / "a.tar.gz")
