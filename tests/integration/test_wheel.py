@@ -1,5 +1,7 @@
 """The wheel is all that a user needs: no checkout, and to submit jobs no framework."""
 
+import importlib.metadata
+import json
 import os
 import shutil
 import subprocess
@@ -8,6 +10,7 @@ import sysconfig
 import venv
 import zipfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -176,10 +179,22 @@ def environment(tmp_path):
     return tmp_path / "venv" / "bin"
 
 
+@pytest.fixture(params=["found", pytest.param("built", marks=pytest.mark.long(in_ci=False))])
+def wheel_dir(request, tmp_path):
+    """Where `edl setup-horovod` finds the wheel that this environment has, or none for it.
+
+    It takes that only for the same recipe, packages and compilers, as it was built by `make setup`.
+    """
+    if request.param == "built":
+        return tmp_path / "wheels"
+    origin = importlib.metadata.distribution("horovod").read_text("direct_url.json")
+    return Path(urlsplit(json.loads(origin)["url"]).path).parent
+
+
 @pytest.mark.long(in_ci=True)
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_in_an_environment_of_its_own_it_sets_up_horovod_and_trains_on_a_ring(
-    environment, wheel, tmp_path
+    environment, wheel, wheel_dir, tmp_path
 ):
     def run(program, *words):
         done = subprocess.run(
@@ -189,19 +204,23 @@ def test_in_an_environment_of_its_own_it_sets_up_horovod_and_trains_on_a_ring(
                 **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
                 # Open MPI's compiler is in this environment, and Horovod was built with it.
                 "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+                "XDG_CACHE_HOME": str(tmp_path / "cache"),
             },
             capture_output=True,
             text=True,
-            timeout=800,
+            timeout=1700,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return done.stdout + done.stderr
 
     # Without an index pip accepts what is there already, or fails: the ranges are held.
     pip = ("-m", "pip", "install", "-q", "--no-index")
     run("python", *pip, f"{wheel}[{FRAMEWORKS[FIRST].extra}]")
-    assert "is installed." in run("edl", "setup-horovod")
+    was_built = not wheel_dir.exists()
+    printed = run("edl", "setup-horovod", "--wheel-dir", str(wheel_dir))
+    assert "is installed." in printed
+    assert ("Compiling" in printed) == was_built
     assert "is installed" in run("edl", "setup-horovod", "--dry-run")
 
     data = write_records(tmp_path / "data", 64)
