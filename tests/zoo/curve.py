@@ -2,18 +2,16 @@
 
 import keras
 import tensorflow as tf
-from pauses import sleep_unless_there
+from pauses import Pauses
 from slow import delayed
 from tiny import FEATURES, TinySpec
-
-PAUSE_SECONDS = 0.6
-"""A step's; several steps are made ready side by side."""
 
 
 class CurveSpec(TinySpec):
     def __init__(self, context=None, slow_until="", width=16, window=64):
         super().__init__(context)
-        self._slow_until, self._width, self._window = slow_until, width, window
+        self._pauses = Pauses(slow_until, side_by_side=4)
+        self._width, self._window = width, window
 
     def create_model(self, batch_norm=False):
         x = keras.Input(shape=(4,), name="x")
@@ -27,7 +25,7 @@ class CurveSpec(TinySpec):
     def create_dataset(self, dataset, mode):
         dataset = dataset.map(lambda record: tf.io.parse_single_example(record, FEATURES))
         examples = dataset.map(lambda e: ({"x": e["x"]}, e["y"])).shuffle(self._window)
-        return delayed(examples, lambda: sleep_unless_there(self._slow_until, PAUSE_SECONDS))
+        return delayed(examples, self._pauses.wait)
 
     def create_optimizer(self, lr=0.01):
         return keras.optimizers.Adam(lr)

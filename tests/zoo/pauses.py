@@ -13,17 +13,21 @@ LOOK_SECONDS = 0.05
 
 
 class Pauses:
-    """A pause for each step, a longer one after many, and none as soon as a file is there."""
+    """A pause for each step, a longer one after many, and none as soon as a file is there.
 
-    def __init__(self, until, *, slower_after=60):
-        self.until, self._slower_after = until, slower_after
+    Where several steps are made ready side by side each of them waits for longer.
+    """
+
+    def __init__(self, until, *, slower_after=60, side_by_side=1):
+        self.until, self._slower_after, self._side_by_side = until, slower_after, side_by_side
         self._count = itertools.count()
 
     def wait(self):
         if not self.until:
             return
         is_early = next(self._count) < self._slower_after
-        deadline = time.monotonic() + (SLOW_SECONDS if is_early else SLOWER_SECONDS)
+        seconds = (SLOW_SECONDS if is_early else SLOWER_SECONDS) * self._side_by_side
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not Path(self.until).exists():
             time.sleep(LOOK_SECONDS)
 

@@ -1,13 +1,11 @@
 """`curve` in PyTorch: the loss of every step is the same on any ring."""
 
 import torch
-from pauses import sleep_unless_there
+from pauses import Pauses
 from torch import nn
 from torch_tiny import TorchTinySpec, parse
 
 from edl_horovod import Mode
-
-PAUSE_SECONDS = 0.3
 
 
 class Net(nn.Module):
@@ -23,13 +21,13 @@ class Net(nn.Module):
 class TorchCurveSpec(TorchTinySpec):
     def __init__(self, context=None, slow_until="", width=16):
         super().__init__(context)
-        self._slow_until, self._width = slow_until, width
+        self._pauses, self._width = Pauses(slow_until), width
 
     def create_model(self, batch_norm=False):
         return Net(self._width, batch_norm=batch_norm)
 
     def create_dataset(self, records, mode):
-        sleep_unless_there(self._slow_until, PAUSE_SECONDS)
+        self._pauses.wait()
         x, y = parse(records, x=(4,), y=(1,))
         return {"x": x} if mode is Mode.PREDICTION else ({"x": x}, y)
 
