@@ -5,7 +5,17 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["FIRST", "FIRST_SOON", "FRAMEWORKS", "HALVES", "NEEDS_KERAS", "NEEDS_TORCH", "is_there"]
+__all__ = [
+    "FIRST",
+    "FIRST_SOON",
+    "FRAMEWORKS",
+    "HALVES",
+    "NEEDS_KERAS",
+    "NEEDS_TORCH",
+    "QUICKEST",
+    "QUICKEST_SOON",
+    "is_there",
+]
 
 HALVES = {"keras": "tensorflow", "torch": "torch"}
 """What the half of Horovod is called that a framework needs."""
@@ -26,10 +36,20 @@ def _needs(name):
 NEEDS_KERAS, NEEDS_TORCH = _needs("keras"), _needs("torch")
 FRAMEWORKS = [pytest.param("keras", marks=NEEDS_KERAS), pytest.param("torch", marks=NEEDS_TORCH)]
 FIRST = next((name for name, half in HALVES.items() if is_there(half)), "keras")
-FIRST_SOON = [
-    parameter
-    if parameter.values == (FIRST,)
-    else pytest.param(*parameter.values, marks=[*parameter.marks, pytest.mark.long])
-    for parameter in FRAMEWORKS
-]
+
+
+def _one_soon(soon):
+    return [
+        parameter
+        if parameter.values == (soon,)
+        else pytest.param(*parameter.values, marks=[*parameter.marks, pytest.mark.long])
+        for parameter in FRAMEWORKS
+    ]
+
+
+FIRST_SOON = _one_soon(FIRST)
 """The first framework that is set up in `make test`, the others in `make test-all`."""
+QUICKEST = "torch" if is_there("torch") else FIRST
+"""Its ranks start in half of the time, for what is long and the same for all."""
+QUICKEST_SOON = _one_soon(QUICKEST)
+"""For tests that are long anyway: this framework in CI, the others at night."""

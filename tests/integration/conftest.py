@@ -212,7 +212,8 @@ def shared_folder(tmp_path_factory):
 def pytest_generate_tests(metafunc):
     if "framework" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]
-        frameworks = frameworks_for(module, metafunc.function.__name__)
+        is_long = any(metafunc.definition.iter_markers("long"))
+        frameworks = frameworks_for(module, metafunc.function.__name__, is_long=is_long)
         if frameworks:
             metafunc.parametrize("framework", frameworks, indirect=True)
 

@@ -24,6 +24,7 @@ def overrides(folder, data, *, num_ranks, model_def="curve"):
         "data_plan.shuffle_window=16",
         "debug.ledger=true",
         f"params.slow_until={folder / 'hurry'}",
+        "params.slower_after=60",
         f"output={folder / 'out'}",
         f"launch.np={num_ranks}",
         "elastic.restart_backoff_seconds=0.1",

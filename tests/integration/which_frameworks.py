@@ -1,6 +1,6 @@
 """Which tests of whole jobs run for each framework: every file of this folder is in the list."""
 
-from tests.frameworks import FIRST_SOON, FRAMEWORKS
+from tests.frameworks import FIRST_SOON, FRAMEWORKS, QUICKEST_SOON
 
 __all__ = ["EACH", "EACH_SOON", "LONG", "ONCE", "frameworks_for"]
 
@@ -40,9 +40,9 @@ LONG = {
     "test_stop_in_cluster",
     "test_sweep",
 }
-"""For other frameworks than the first that is set up in `make test-all` and at night, not in CI.
+"""For one framework in CI and for the others at night, as most of the way is the same code.
 
-Most of the way is the same code.
+That one is the first that is set up, and for long tests that whose ranks start soonest.
 """
 ONCE = {
     "test_adapted": "layers that adapt to data are Keras'",
@@ -74,7 +74,7 @@ ONCE = {
 """Not for each framework, and why."""
 
 
-def frameworks_for(module, test):
+def frameworks_for(module, test, *, is_long=False):
     """The parameters of a test's fixture `framework`; none for what runs once.
 
     Raises:
@@ -86,4 +86,4 @@ def frameworks_for(module, test):
         raise KeyError(f"{module} is in no list of {__name__}")
     if f"{module}.{test}" in EACH_SOON:
         return FRAMEWORKS
-    return FIRST_SOON
+    return QUICKEST_SOON if is_long and module in LONG else FIRST_SOON

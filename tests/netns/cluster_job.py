@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 from tests import counting_job
+from tests.frameworks import QUICKEST
 from tests.kube import certificates
 from tests.kube.apiserver.server import ApiServer
 from tests.kube.conftest import ADMIN, add_tokens, write_kubeconfig
@@ -16,7 +17,9 @@ EPOCHS = 200
 START_SECONDS = 240
 """For ranks that start in pods, on a machine that is busy with other jobs."""
 CLAIM = "shared"
+MODELS = {"keras": "counting", "torch": "torch_counting"}
 CONFIG = {
+    "model_def": MODELS[QUICKEST],
     "launch": "kubernetes",
     "launch.np": 2,
     "elastic.max_np": 3,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks import FRAMEWORKS, HALVES, is_there
+from tests.frameworks import FIRST_SOON, FRAMEWORKS, HALVES, QUICKEST, is_there
 from tests.integration import which_frameworks
 from tests.integration.which_frameworks import EACH, EACH_SOON, LONG, ONCE, frameworks_for
 
@@ -27,6 +27,12 @@ def test_one_framework_is_in_make_test_and_the_others_are_long(module):
     assert sorted(map(is_long, parameters)) == [False, *[True] * (len(FRAMEWORKS) - 1)]
     soon = next(case.values[0] for case in parameters if not is_long(case))
     assert is_there(HALVES[soon]) or not any(map(is_there, HALVES.values()))
+
+
+def test_long_tests_of_what_is_the_same_for_all_run_where_ranks_start_soonest():
+    parameters = frameworks_for("test_stop", "test_any", is_long=True)
+    assert [case.values[0] for case in parameters if not is_long(case)] == [QUICKEST]
+    assert frameworks_for("test_scale", "test_any", is_long=True) == FIRST_SOON
 
 
 def test_what_runs_for_every_framework_or_for_none_is_named():

@@ -1,5 +1,7 @@
 """A small model whose loss of every step is the same on any ring, at a pace that allows changes."""
 
+from math import inf
+
 import keras
 import tensorflow as tf
 from pauses import Pauses
@@ -8,9 +10,9 @@ from tiny import FEATURES, TinySpec
 
 
 class CurveSpec(TinySpec):
-    def __init__(self, context=None, slow_until="", width=16, window=64):
+    def __init__(self, context=None, slow_until="", slower_after=inf, width=16, window=64):
         super().__init__(context)
-        self._pauses = Pauses(slow_until, side_by_side=4)
+        self._pauses = Pauses(slow_until, slower_after=slower_after, side_by_side=2)
         self._width, self._window = width, window
 
     def create_model(self, batch_norm=False):

@@ -1,5 +1,7 @@
 """A small GAN with BatchNorm in both nets, at the pace of `curve`."""
 
+from math import inf
+
 import keras
 from curve import CurveSpec
 from keras import layers, ops
@@ -28,9 +30,11 @@ class Gan(keras.Model):
 
 
 class GanSpec(CurveSpec):
-    def __init__(self, context=None, slow_until="", critic_records="same"):
+    def __init__(self, context=None, slow_until="", slower_after=inf, critic_records="same"):
         # Which example has which place counts where the records are divided: no shuffling.
-        super().__init__(context, slow_until, window=64 if critic_records == "same" else 1)
+        super().__init__(
+            context, slow_until, slower_after, window=64 if critic_records == "same" else 1
+        )
         self._critic_records = critic_records
 
     def create_model(self):

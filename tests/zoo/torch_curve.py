@@ -1,5 +1,7 @@
 """`curve` in PyTorch: the loss of every step is the same on any ring."""
 
+from math import inf
+
 import torch
 from pauses import Pauses
 from torch import nn
@@ -19,9 +21,9 @@ class Net(nn.Module):
 
 
 class TorchCurveSpec(TorchTinySpec):
-    def __init__(self, context=None, slow_until="", width=16):
+    def __init__(self, context=None, slow_until="", slower_after=inf, width=16):
         super().__init__(context)
-        self._pauses, self._width = Pauses(slow_until), width
+        self._pauses, self._width = Pauses(slow_until, slower_after=slower_after), width
 
     def create_model(self, batch_norm=False):
         return Net(self._width, batch_norm=batch_norm)

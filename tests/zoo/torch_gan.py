@@ -1,5 +1,7 @@
 """`gan` in PyTorch."""
 
+from math import inf
+
 import torch
 from torch import nn
 from torch.nn.functional import softplus
@@ -24,8 +26,8 @@ class Gan(nn.Module):
 
 
 class TorchGanSpec(TorchCurveSpec):
-    def __init__(self, context=None, slow_until="", critic_records="same"):
-        super().__init__(context, slow_until)
+    def __init__(self, context=None, slow_until="", slower_after=inf, critic_records="same"):
+        super().__init__(context, slow_until, slower_after)
         self._critic_records = critic_records
 
     def create_model(self):
