@@ -40,6 +40,8 @@ class FrameworkEntry:
     """The extra of this package that installs them."""
     imports: tuple[str, ...] = ()
     """Top-level packages that only model files written in this framework import."""
+    training_imports: tuple[str, ...] = ()
+    """Modules that the framework itself imports only in a training, and then in each."""
     horovod: str = ""
     """Horovod's package for this framework; empty where it needs none."""
     file_models: str = ""

@@ -25,6 +25,7 @@ from typing import NoReturn
 from edl_horovod.config import resolved
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import EdlError
 from edl_horovod.job import earlier, lifeline
 from edl_horovod.job import log as logs
@@ -94,6 +95,8 @@ def import_all(config: JobConfig) -> None:
     try:
         importlib.import_module("edl_horovod.worker.stand_in")
         importlib.import_module("edl_horovod.tasks.warm").framework_of(config)
+        for name in entry.training_imports if TASKS[config.task].keeps_state else ():
+            importlib.import_module(name)
         # The modules live as long as the process, so exclude them from garbage collection.
         gc.freeze()
     finally:

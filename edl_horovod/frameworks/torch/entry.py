@@ -7,6 +7,8 @@ ENTRY = FrameworkEntry(
     packages=("torch", "safetensors"),
     extra="torch",
     imports=("lightning", "pytorch_lightning", "torch", "torchaudio", "torchvision"),
+    # Of the first optimizer. It takes longer than all else that a rank does before its first step.
+    training_imports=("torch._dynamo",),
     horovod="horovod.torch",
     file_models="edl_horovod.frameworks.torch.file_models",
     model_kinds={

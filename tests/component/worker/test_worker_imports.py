@@ -2,10 +2,9 @@
 
 import pytest
 
-from tests.frameworks import NEEDS_KERAS
+from tests.frameworks import NEEDS_KERAS, NEEDS_TORCH
 from tests.programs import python
 
-pytestmark = NEEDS_KERAS
 JOB = 'JobConfig(task="train", data="d", model_def="m", output="o")'
 NOTHING_RUNS = """
 import os
@@ -23,8 +22,23 @@ if not (pid := os.fork()):
 os.waitpid(pid, 0)
 print(len(os.listdir("/proc/self/task")))
 """
+NOTHING_IS_LEFT_TO_IMPORT = """
+import os, sys
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.worker.__main__ import import_all
+import_all(JOB)
+import horovod.torch, torch
 
-
+assert not torch.cuda.is_initialized()
+assert not horovod.torch.is_initialized()
+imported = set(sys.modules)
+torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1)
+print(*set(sys.modules) - imported)
+if not (pid := os.fork()):
+    os._exit(0)
+os.waitpid(pid, 0)
+print(len(os.listdir("/proc/self/task")))
+"""
 NOTHING_IS_HOOKED = """
 import gc, sys, typing
 def look(event, _):
@@ -84,21 +98,31 @@ for thread in threads:
 print(*{thread.is_alive() for thread in threads})"""
 
 
-def _run(code):
-    return python(code.replace("JOB", JOB), OMP_NUM_THREADS="2")
+def _run(code, job=JOB):
+    return python(code.replace("JOB", job), OMP_NUM_THREADS="2")
 
 
 @pytest.mark.long
+@NEEDS_KERAS
 def test_no_thread_runs_and_nothing_is_initialised():
     assert _run(NOTHING_RUNS) == "1\n"
 
 
 @pytest.mark.long
+@NEEDS_TORCH
+def test_an_optimizer_of_pytorch_imports_nothing_more_and_nothing_runs():
+    in_torch = JOB.replace("task=", 'framework="torch", task=')
+    assert _run(NOTHING_IS_LEFT_TO_IMPORT, job=in_torch) == "\n1\n"
+
+
+@pytest.mark.long
+@NEEDS_KERAS
 def test_no_import_goes_through_anything_of_ours():
     assert _run(NOTHING_IS_HOOKED).split() == []
 
 
 @pytest.mark.long
+@NEEDS_KERAS
 @pytest.mark.parametrize(
     ("code", "printed"),
     [
