@@ -7,6 +7,7 @@ child that has done nothing yet, and the launcher of a job gets one of its own.
 
 import atexit
 import contextlib
+import ctypes
 import faulthandler
 import fcntl
 import gc
@@ -42,6 +43,7 @@ IMPORTED = ("KERAS_BACKEND", "OMP_NUM_THREADS", "TF_ENABLE_ONEDNN_OPTS", "PYTHON
 """Variables that imports read: a program with other values starts as a new process."""
 HIDDEN_WARNINGS = (DeprecationWarning, ImportWarning, PendingDeprecationWarning, ResourceWarning)
 NEEDED = ("data=d", "output=o", "model_def=m")
+CLONE_NEWNET = 0x40000000
 FROM_REPOSITORY = str(Path(__file__).resolve().parents[1])
 
 
@@ -65,6 +67,7 @@ class Forker:
         cwd: str | os.PathLike[str] | None = None,
         files: tuple[int, int, int],
         pass_fds: Collection[int] = (),
+        namespace: str = "",
     ) -> "Forked | None":
         """Fork `python -m MODULE ...`; None if another program or other imports are asked for.
 
@@ -74,6 +77,7 @@ class Forker:
             cwd: Its working directory; None for that of this process.
             files: Its standard input, output and errors.
             pass_fds: Further files that it gets under the same numbers.
+            namespace: The network that it is in, by the name that `ip` has for it.
         """
         is_ours = (
             argv[0] == sys.executable and argv[1] == "-m" and argv[2].startswith("edl_horovod")
@@ -85,6 +89,7 @@ class Forker:
             "environment": dict(environment),
             "cwd": os.fspath(cwd or os.getcwd()),
             "pass_fds": list(pass_fds),
+            "namespace": namespace,
         }
         with processes.signals_held(), forks._subreaper():
             message = json.dumps(request).encode()
@@ -137,7 +142,7 @@ def prepare(items: Sequence[pytest.Item]) -> bool:
     """
     texts = {item.path: item.path.read_text(encoding="utf-8") for item in items}
     later = [text for text in texts.values() if "if LATER:" in text]
-    jobs = [item for item in items if "start" in getattr(item, "fixturenames", ())]
+    jobs = [item for item in items if {"start", "lab"} & {*getattr(item, "fixturenames", ())}]
     named = {item.callspec.params.get("framework") for item in jobs if hasattr(item, "callspec")}
     wanted = {
         "keras": bool(jobs) or any(re.search(r"import (keras|tensorflow)\b", t) for t in later),
@@ -161,41 +166,59 @@ def start_program(
     argv: Sequence[str],
     *,
     environment: Mapping[str, str],
-    cwd: str | os.PathLike[str],
+    cwd: str | os.PathLike[str] | None = None,
     output: IO[Any],
     errors: IO[Any] | None = None,
     is_warm: bool = True,
+    namespace: str = "",
+    has_input: bool = False,
 ) -> "Forked | subprocess.Popen[bytes]":
-    """Start a program in a session of its own, without input: warm if it is one of ours.
+    """Start a program in a session of its own: warm if it is one of ours.
 
     Args:
         argv: The command.
         environment: All of its variables.
-        cwd: Its working directory.
+        cwd: Its working directory; None for that of this process.
         output: The file for its output.
         errors: The file for its errors; None for that of its output.
         is_warm: Whether it may be forked; it has the command of the tests then.
+        namespace: The network that it is in, by the name that `ip` has for it.
+        has_input: Whether its input is a pipe, `stdin`; without one it reads nothing.
     """
     errors = errors or output
-    if is_warm and _Warmth.forker is not None:
-        with open(os.devnull) as nothing:
-            forked = _Warmth.forker.start(
+    read, write = os.pipe() if has_input else (os.open(os.devnull, os.O_RDONLY), None)
+    child: Forked | subprocess.Popen[bytes] | None = None
+    try:
+        if is_warm and _Warmth.forker is not None:
+            child = _Warmth.forker.start(
                 argv,
                 environment=environment,
                 cwd=cwd,
-                files=(nothing.fileno(), output.fileno(), errors.fileno()),
+                files=(read, output.fileno(), errors.fileno()),
+                namespace=namespace,
             )
-        if forked is not None:
-            return forked
-    return subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=errors,
-        cwd=cwd,
-        env=environment,
-        start_new_session=True,
-    )
+        if child is None:
+            child = subprocess.Popen(
+                [*(("ip", "netns", "exec", namespace) if namespace else ()), *argv],
+                stdin=read,
+                stdout=output,
+                stderr=errors,
+                cwd=cwd,
+                env=environment,
+                start_new_session=True,
+            )
+    finally:
+        os.close(read)
+    if write is not None:
+        child.stdin = os.fdopen(write, "wb", buffering=0)
+    return child
+
+
+def enter_network(name: str) -> None:
+    """Move this thread, and what it starts, into a network namespace that `ip` knows by a name."""
+    with open(f"/run/netns/{name}") as stream:
+        status = ctypes.CDLL(None, use_errno=True).setns(stream.fileno(), CLONE_NEWNET)
+    assert status == 0, os.strerror(ctypes.get_errno())
 
 
 def _is_readable(file: int, seconds: float | None) -> bool:
@@ -248,6 +271,8 @@ def _run(request: Mapping[str, Any], files: list[int], write: int) -> NoReturn:
     try:
         os.setsid()
         os.write(write, str(os.getpid()).encode())
+        if request["namespace"]:
+            enter_network(request["namespace"])
         _take_files(files, request["pass_fds"])
         os.chdir(request["cwd"])
         os.environ.clear()

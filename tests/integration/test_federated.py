@@ -441,7 +441,8 @@ def test_a_party_whose_epsilon_is_used_up_ends_and_the_others_go_on(federation):
 @pytest.mark.timeout(240)
 def test_a_private_party_that_is_killed_goes_on_with_its_account(federation):
     slow = federation.folder / "hurry"
-    settings = [f"params.slow_until={slow}", "federated.rounds=150", *PRIVATE]
+    settings = [f"params.slow_until={slow}", "params.slower_after=400", "federated.rounds=60"]
+    settings += PRIVATE
     federation.join_all(*settings)
     west = federation.parties["west"]
     west.wait_for(lambda _: len(accounts_of(west)) >= 2, "the second round")

@@ -7,7 +7,6 @@ HTTP.
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import re
@@ -33,26 +32,19 @@ from tests.kube.apiserver.admission import User
 from tests.kube.lab import connect
 from tests.netns import container, volumes
 from tests.netns.job import REPOSITORY
+from tests.warm import enter_network
 
 POLL_SECONDS = 0.1
 LEAST_SECONDS = 2.0
 """Between SIGTERM and SIGKILL, also where a preStop hook took all of the grace."""
 PORT = 6443
-CLONE_NEWNET = 0x40000000
-
-
-def enter(host):
-    """Move this thread, and what it starts, into the network of a host."""
-    with open(f"/run/netns/{host.name}") as stream:
-        libc = ctypes.CDLL(None, use_errno=True)
-        assert libc.setns(stream.fileno(), CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
 
 
 def run_on(host, function):
     """Call a function in a thread that is on a host; returns what it returned."""
 
     def enter_and_call():
-        enter(host)
+        enter_network(host.name)
         return function()
 
     with ThreadPoolExecutor(1) as thread:
@@ -207,7 +199,7 @@ class Nodes:
         self._server.do(lambda: self._server.store.delete("pods", "default", pod, options))
 
     def _run(self):
-        enter(self._control)
+        enter_network(self._control.name)
         official = k8s_config.new_client_from_config(config_file=str(self._kubeconfig))
         with connect(self._kubeconfig) as cluster, official:
             self._cluster, self._batch = cluster, k8s.BatchV1Api(official)

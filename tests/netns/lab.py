@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from tests.waiting import wait_until
+from tests.warm import start_program
 
 PREFIX = "edl-"
 NAMESPACES = Path("/run/netns")
@@ -66,13 +67,12 @@ class Host:
     def start(self, *command, log, **variables):
         """Start a process on this host; it ends with this test run, whatever happens."""
         with Path(log).open("ab") as stream:
-            child = subprocess.Popen(
-                ["ip", "netns", "exec", self.name, *map(str, command)],
-                stdin=subprocess.PIPE,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **variables},
-                start_new_session=True,
+            child = start_program(
+                list(map(str, command)),
+                environment={**os.environ, **variables},
+                output=stream,
+                namespace=self.name,
+                has_input=True,
             )
         self.children.append(child)
         return child

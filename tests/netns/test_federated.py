@@ -81,9 +81,11 @@ class Federation:
             f"params.slow_until={self.folder / 'hurry'}",
             "launch.threads_per_rank=1",
             "train.batch_size=12",
-            "federated.rounds=400",
+            # The later ones last ever longer, unless the test is over.
+            "params.slower_after=900",
+            "federated.rounds=160",
             "checkpoint.every_steps=1",
-            "checkpoint.keep=400",
+            "checkpoint.keep=160",
         )
 
     def join_all(self):
