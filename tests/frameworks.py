@@ -50,6 +50,6 @@ def _one_soon(soon):
 FIRST_SOON = _one_soon(FIRST)
 """The first framework that is set up in `make test`, the others in `make test-all`."""
 QUICKEST = "torch" if is_there("torch") else FIRST
-"""Its ranks start in half of the time, for what is long and the same for all."""
+"""Its ranks start soonest, for what is long and the same for all."""
 QUICKEST_SOON = _one_soon(QUICKEST)
 """For tests that are long anyway: this framework in CI, the others at night."""

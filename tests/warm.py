@@ -142,7 +142,8 @@ def prepare(items: Sequence[pytest.Item]) -> bool:
     """
     texts = {item.path: item.path.read_text(encoding="utf-8") for item in items}
     later = [text for text in texts.values() if "if LATER:" in text]
-    jobs = [item for item in items if {"start", "lab"} & {*getattr(item, "fixturenames", ())}]
+    fixtures = {"start", "can_have_hosts"}  # Those of jobs, and of hosts that jobs run on.
+    jobs = [item for item in items if fixtures & {*getattr(item, "fixturenames", ())}]
     named = {item.callspec.params.get("framework") for item in jobs if hasattr(item, "callspec")}
     wanted = {
         "keras": bool(jobs) or any(re.search(r"import (keras|tensorflow)\b", t) for t in later),

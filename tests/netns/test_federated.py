@@ -81,7 +81,7 @@ class Federation:
             f"params.slow_until={self.folder / 'hurry'}",
             "launch.threads_per_rank=1",
             "train.batch_size=12",
-            # The later ones last ever longer, unless the test is over.
+            # The later ones last longer, unless the test is over.
             "params.slower_after=900",
             "federated.rounds=160",
             "checkpoint.every_steps=1",
