@@ -72,7 +72,7 @@ class StepGraph:
         attack: Attack | None = None,
         anchors: Mapping[int, tf.Variable] = MappingProxyType({}),
     ) -> None:
-        """Trace the step for a single rank and for a ring, with and without examples.
+        """Trace what the step does with the user's model; `trace_step` traces the rest.
 
         Args:
             model: The built model.
@@ -117,12 +117,11 @@ class StepGraph:
             self._parts[True] = self._trace_part(element_spec, in_ring=True)
         self._assigned = list(itertools.compress(self._non_trainable, self._is_assigned))
         self._update = tf.function(self._update_if_finite, autograph=False)
+        self._element_spec = element_spec
         self.steps: dict[bool, Any] = {}
         """By whether there is a ring: the step as a function of (flag, examples, salt, 0)."""
         self.empty_steps: dict[bool, Any] = {}
         """The same for a rank without examples: a function of (flag, 0)."""
-        for in_ring in (False, True):
-            self._trace_steps(element_spec, in_ring=in_ring)
 
     @property
     def other_variables(self) -> dict[str, tf.Variable]:
@@ -181,13 +180,25 @@ class StepGraph:
             for name, value in metric.values(state, count).items()
         }
 
-    def _trace_steps(self, element_spec: tuple[Any, ...], *, in_ring: bool) -> None:
+    def trace_step(self, *, in_ring: bool) -> None:
+        """Trace the step for a single rank or for a ring.
+
+        Raises:
+            Exception: Whatever the user's optimizer or metrics raise.
+        """
+
         # Not partials: a concrete function treats a partial's bound argument as missing.
         def step(
             flag: tf.Tensor, examples: tuple[Any, ...], salt: tf.Tensor, zero: tf.Tensor
         ) -> tf.Tensor:
             sums = self._sums_of_batch(flag, examples, salt, zero, in_ring=in_ring)
             return self._finish(sums, in_ring)
+
+        scalar, salt_spec = tf.TensorSpec((), tf.float32), tf.TensorSpec((), tf.uint32)
+        self.steps[in_ring] = traced(step, scalar, self._element_spec, salt_spec, scalar)
+
+    def trace_empty_step(self, *, in_ring: bool) -> None:
+        """Trace the step of a rank without examples; see `trace_step`."""
 
         def empty_step(flag: tf.Tensor, zero: tf.Tensor) -> tf.Tensor:
             if in_ring:
@@ -199,8 +210,7 @@ class StepGraph:
                 zero = after_sums(totals, zero, zero)
             return self._finish(self._empty_sums(flag, zero), in_ring)
 
-        scalar, salt_spec = tf.TensorSpec((), tf.float32), tf.TensorSpec((), tf.uint32)
-        self.steps[in_ring] = traced(step, scalar, element_spec, salt_spec, scalar)
+        scalar = tf.TensorSpec((), tf.float32)
         self.empty_steps[in_ring] = traced(empty_step, scalar, scalar)
 
     def _sums_of_batch(

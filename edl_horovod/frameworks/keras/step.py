@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,7 +87,7 @@ class KerasStep:
         part: PhasePart | None = None,
         seed: int = 0,
     ) -> None:
-        """Build the model and the optimizer, and trace the step for one rank and for a ring.
+        """Build the model and the optimizer, and trace what the step does with the model.
 
         Args:
             loaded: The user's spec.
@@ -226,15 +227,16 @@ class KerasStep:
         # would look as if it were waiting for the others.
         self._computed_at.assign(0.0)
         if batch is None:
+            run = self._empty_step(in_ring=not is_alone)
             with catch_failures():
-                values = self._graph.empty_steps[not is_alone](flag, self._zero).numpy().tolist()
+                values = run(flag, self._zero).numpy().tolist()
         else:
             if self._options.privacy is not None:
                 require_one_each(batch, self.loaded.label)
             self._require_mean(batch)
             examples = self._examples(batch)
+            run = self._full_step(in_ring=not is_alone)
             with running("The training step", self.loaded, examples), catch_failures():
-                run = self._graph.steps[not is_alone]
                 salt_tensor = tf.constant(salt, tf.uint32)
                 values = run(flag, examples, salt_tensor, self._zero).numpy().tolist()
         if self._attack is not None:
@@ -275,16 +277,18 @@ class KerasStep:
         examples = self._examples(batch)
         flag, salt = tf.constant(0.0), tf.constant(0, tf.uint32)
         no_examples = some_examples(examples, 0, 0)
+        alone, in_ring = self._full_step(in_ring=False), self._full_step(in_ring=True)
+        joining = self._empty_step(in_ring=True)
         # An error of the step will be raised by its first real run, too.
         with contextlib.suppress(tf.errors.OpError):
             # A step without examples changes nothing.
-            self._graph.steps[False](flag, no_examples, salt, self._zero)
+            alone(flag, no_examples, salt, self._zero)
         # The collective fails, as no ring exists yet, before any variable changes.
         with contextlib.suppress(tf.errors.OpError, CollectiveFailed), catch_failures():
-            self._graph.steps[True](flag, examples, salt, self._zero)
+            in_ring(flag, examples, salt, self._zero)
         # The step of a joining rank that receives the state; the other ranks wait for it.
         with contextlib.suppress(tf.errors.OpError, CollectiveFailed), catch_failures():
-            self._graph.empty_steps[True](flag, self._zero)
+            joining(flag, self._zero)
 
     def is_waiting(self) -> bool:
         """Whether this rank has computed its part and waits for the others. Thread-safe."""
@@ -340,6 +344,24 @@ class KerasStep:
         if not is_loaded:
             self._reset_optimizer = resetter_of(self.optimizer, self._trained)
 
+    def _full_step(self, *, in_ring: bool) -> Any:
+        """The function of a step with examples, which is traced when it is needed first."""
+        if in_ring not in self._graph.steps:
+            with self._building():
+                self._graph.trace_step(in_ring=in_ring)
+        return self._graph.steps[in_ring]
+
+    def _empty_step(self, *, in_ring: bool) -> Any:
+        """The same of a step without examples."""
+        if in_ring not in self._graph.empty_steps:
+            with self._building():
+                self._graph.trace_empty_step(in_ring=in_ring)
+        return self._graph.empty_steps[in_ring]
+
+    def _building(self) -> AbstractContextManager[None]:
+        doing = f"Building the training step of {self.loaded.label} for {self._element_spec}"
+        return user_code(doing, root=self.loaded.zoo)
+
     def _trace(self) -> None:
         """Trace the step for the currently trainable variables."""
         loaded, model = self.loaded, self.model.keras
@@ -357,8 +379,7 @@ class KerasStep:
                 hint="Make it trainable before the training and freeze it in the callback, use"
                 " an optimizer without use_ema, or train in two jobs.",
             )
-        doing = f"Building the training step of {loaded.label} for {self._element_spec}"
-        with user_code(doing, root=loaded.zoo):
+        with self._building():
             self._graph = StepGraph(
                 model,
                 self._in_phase(model.trainable_variables),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.world import World
 from tests.later import LATER
 
 if LATER:
@@ -60,7 +61,8 @@ def test_what_is_frozen_keeps_its_bits_and_is_not_reduced(monkeypatch):
     monkeypatch.setattr(graph, "add_over_ring", add)
     step = frozen_step()
     before = {name: variable.numpy() for name, variable in step.model_variables.items()}
-    steps_over(step, examples())
+    steps_over(step, examples(), World(rank=0, size=2, generation=1))
+    step.step(None, wants_change=False, is_alone=False, salt=0)
     changed = {
         name
         for name, variable in step.model_variables.items()
