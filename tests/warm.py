@@ -45,6 +45,7 @@ HIDDEN_WARNINGS = (DeprecationWarning, ImportWarning, PendingDeprecationWarning,
 NEEDED = ("data=d", "output=o", "model_def=m")
 CLONE_NEWNET = 0x40000000
 FROM_REPOSITORY = str(Path(__file__).resolve().parents[1])
+OURS = ("edl_horovod", "tests.parallel.")
 
 
 class Forker:
@@ -79,9 +80,7 @@ class Forker:
             pass_fds: Further files that it gets under the same numbers.
             namespace: The network that it is in, by the name that `ip` has for it.
         """
-        is_ours = (
-            argv[0] == sys.executable and argv[1] == "-m" and argv[2].startswith("edl_horovod")
-        )
+        is_ours = argv[0] == sys.executable and argv[1] == "-m" and argv[2].startswith(OURS)
         if not is_ours or _imported(environment) != self._imported:
             return None
         request = {
@@ -142,7 +141,8 @@ def prepare(items: Sequence[pytest.Item]) -> bool:
     """
     texts = {item.path: item.path.read_text(encoding="utf-8") for item in items}
     later = [text for text in texts.values() if "if LATER:" in text]
-    fixtures = {"start", "can_have_hosts"}  # Those of jobs, and of hosts that jobs run on.
+    # Those of jobs, of hosts that jobs run on, and of rings.
+    fixtures = {"start", "can_have_hosts", "run_ranks"}
     jobs = [item for item in items if fixtures & {*getattr(item, "fixturenames", ())}]
     named = {item.callspec.params.get("framework") for item in jobs if hasattr(item, "callspec")}
     wanted = {

@@ -17,8 +17,8 @@ from edl_horovod.frameworks.step_options import Reduction
 from edl_horovod.frameworks.torch.collectives import HOROVOD
 from edl_horovod.frameworks.torch.ring import Reducer
 from edl_horovod.job.lifeline import end_with_parent
-from tests.parallel.lost_member import PATIENCE_SECONDS, fork, serve
-from tests.parallel.places import place_of
+from tests.parallel.forks import PATIENCE_SECONDS, fork, serve
+from tests.parallel.places import GLOO_SECONDS, place_of
 
 TIMEOUT_SECONDS = 4
 SIGNALS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
@@ -80,7 +80,7 @@ def be_rank(rank, rings, how, say):
 
 
 def main(how):
-    servers = [fork(serve) for _ in range(2)]
+    servers = [fork(serve, GLOO_SECONDS) for _ in range(2)]
     rings = [said.recv() for _, said in servers]
     ranks = [fork(be_rank, rank, rings, how) for rank in range(3)]
     for rank, (_, said) in enumerate(ranks):

@@ -11,7 +11,7 @@ import sys
 import threading
 
 from edl_horovod.coordinator.forming import Rendezvous
-from tests.parallel.lost_member import fork
+from tests.parallel.forks import fork
 from tests.parallel.places import place_of
 from tests.parallel.ring_framework import plain_horovod, ring_framework
 from tests.waiting import hold

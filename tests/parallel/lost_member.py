@@ -6,7 +6,6 @@ The ranks are forks of one process that has loaded Horovod, so that their start 
 """
 
 import argparse
-import asyncio
 import contextlib
 import math
 import os
@@ -14,20 +13,16 @@ import random
 import signal
 import sys
 import time
-from multiprocessing import Pipe
 
 import numpy as np
 
-from edl_horovod.coordinator.forming import Rendezvous
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.job.lifeline import end_with_parent
-from tests.parallel.places import set_horovod
+from tests.parallel.forks import PATIENCE_SECONDS, fork, serve
+from tests.parallel.places import GLOO_SECONDS, set_horovod, set_place
 from tests.parallel.ring_framework import ring_framework
 
 FRAMEWORK = ring_framework()
-GLOO_SECONDS = 15
-"""Far beyond what any survivor may need."""
-PATIENCE_SECONDS = 40
 NUM_QUIET_STEPS = 3
 NUM_VALUES = 100
 LOST = 0
@@ -92,11 +87,8 @@ KINDS = {
 def be_rank(rank, size, port, token, kind, say):
     """One member until the ring breaks."""
     end_with_parent()
-    set_horovod(RANK=rank, SIZE=size, LOCAL_RANK=rank, LOCAL_SIZE=size, CROSS_RANK=0, CROSS_SIZE=1)
-    set_horovod(HOSTNAME="localhost", GLOO_IFACE="lo", ELASTIC=0, LOG_LEVEL="fatal")
-    set_horovod(CONTROLLER="gloo", CPU_OPERATIONS="gloo", GLOO_TIMEOUT_SECONDS=GLOO_SECONDS)
-    set_horovod(GLOO_RENDEZVOUS_ADDR=f"127.0.0.1:{port}/{token}", GLOO_RENDEZVOUS_PORT=0)
-    set_horovod(DISABLE_GROUP_FUSION=1, FUSION_THRESHOLD=0)
+    set_place(rank, size, port, token)
+    set_horovod(ELASTIC=0, LOG_LEVEL="fatal", DISABLE_GROUP_FUSION=1, FUSION_THRESHOLD=0)
     FRAMEWORK.horovod.form_inherited()
     try:
         KINDS[kind](rank, size, say)
@@ -108,32 +100,6 @@ def be_rank(rank, size, port, token, kind, say):
         say(("refused", time.monotonic()))
     FRAMEWORK.horovod.leave()
     say(("left", time.monotonic()))
-
-
-def serve(say):
-    """A rendezvous for one ring, in a process of its own: forks and threads do not go together."""
-    end_with_parent()
-
-    async def run():
-        async with Rendezvous("127.0.0.1", wait_seconds=GLOO_SECONDS) as rendezvous:
-            say((rendezvous.port, rendezvous.token))
-            await asyncio.Event().wait()  # Until it is killed.
-
-    asyncio.run(run())
-
-
-def fork(function, *args):
-    """Run a function in a fork; its pid, and what it says."""
-    ours, forks = Pipe()
-    pid = os.fork()
-    if pid == 0:
-        ours.close()
-        try:
-            function(*args, forks.send)
-        finally:
-            os._exit(0)
-    forks.close()
-    return pid, ours
 
 
 def all_of(said):
@@ -148,7 +114,7 @@ def all_of(said):
 
 def begin_ring(member, size, kind):
     """Fork a rendezvous and the members of a ring, and wait until they train."""
-    server, address = fork(serve)
+    server, address = fork(serve, GLOO_SECONDS)
     port, token = address.recv()
     ranks = [fork(member, rank, size, port, token, kind) for rank in range(size)]
     for _, said in ranks:

@@ -16,7 +16,8 @@ import numpy as np
 from edl_horovod.coordinator.forming import Rendezvous
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.job.lifeline import end_with_parent
-from tests.parallel.lost_member import PATIENCE_SECONDS, begin_ring
+from tests.parallel.forks import PATIENCE_SECONDS
+from tests.parallel.lost_member import begin_ring
 from tests.parallel.never_connected import neighbour
 from tests.parallel.places import place_of
 from tests.parallel.ring_framework import NAME, ring_framework

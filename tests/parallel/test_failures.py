@@ -5,7 +5,6 @@ import json
 import pytest
 
 from tests.frameworks import FRAMEWORKS
-from tests.parallel.programs import run
 
 SHUT_DOWN = "Horovod has been shut down."
 LOST = (SHUT_DOWN, "Connection closed by peer [127.0.0.1]:", "Read error [127.0.0.1]:")
@@ -30,8 +29,8 @@ MESSAGES = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_the_adapter_knows_what_horovod_says_of_real_failures(framework):
-    output, log = run("real_failures", RING_FRAMEWORK=framework)
+def test_the_adapter_knows_what_horovod_says_of_real_failures(run_ranks, framework):
+    output, log = run_ranks("real_failures", RING_FRAMEWORK=framework)
     failures = {failure["kind"]: failure for failure in map(json.loads, output.splitlines())}
     # Only one of them has graphs.
     has_graphs = framework == "keras"

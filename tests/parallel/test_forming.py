@@ -5,12 +5,11 @@ import math
 import pytest
 
 from edl_horovod.coordinator.wire import VANISHED_SECONDS
-from tests.parallel.programs import run
 
 
 @pytest.mark.long
-def test_connections_of_the_ring_notice_vanished_hosts_and_no_others_are_touched():
-    output, log = run("foreign_sockets")
+def test_connections_of_the_ring_notice_vanished_hosts_and_no_others_are_touched(run_ranks):
+    output, log = run_ranks("foreign_sockets")
     lines = map(str.split, output.splitlines())
     timeouts = {kind: list(map(int, times)) for kind, *times in lines}
     assert timeouts["foreign"] == [0, 0], log
@@ -19,14 +18,14 @@ def test_connections_of_the_ring_notice_vanished_hosts_and_no_others_are_touched
 
 
 @pytest.mark.long
-def test_a_rendezvous_that_fails_is_not_taken_for_one_of_the_old_kind():
-    output, log = run("starts", "rendezvous")
+def test_a_rendezvous_that_fails_is_not_taken_for_one_of_the_old_kind(run_ranks):
+    output, log = run_ranks("starts", "rendezvous")
     assert output.split() == ["POST", "failed"], log
 
 
 @pytest.mark.long
-def test_mpi_is_finalised_where_gloo_cannot_start():
-    output, log = run("starts", "mpi")
+def test_mpi_is_finalised_where_gloo_cannot_start(run_ranks):
+    output, log = run_ranks("starts", "mpi")
     if output == "no MPI\n":
         pytest.skip("this Horovod was built without MPI")
     assert output == "failed finalised\n", log
@@ -37,6 +36,6 @@ def test_mpi_is_finalised_where_gloo_cannot_start():
 @pytest.mark.parametrize(
     ("variables", "least", "most"), [({}, 0, 120), ({"HOROVOD_CYCLE_TIME": "1"}, 150, math.inf)]
 )
-def test_the_cycle_time_holds_with_nothing_to_reduce(tmp_path, variables, least, most):
-    output, log = run("starts", "idle", tmp_path / "timeline.json", **variables)
+def test_the_cycle_time_holds_with_nothing_to_reduce(run_ranks, tmp_path, variables, least, most):
+    output, log = run_ranks("starts", "idle", tmp_path / "timeline.json", **variables)
     assert least < float(output) < most, log

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.frameworks import FRAMEWORKS, NEEDS_TORCH
-from tests.parallel.programs import run
 
 NUM_RINGS = 4
 SOON_SECONDS = 5.0
@@ -15,19 +14,19 @@ SOON_SECONDS = 5.0
 @pytest.mark.parametrize(
     ("kind", "size"), [pytest.param("sums", 4, marks=pytest.mark.long), ("broadcasts", 3)]
 )
-def test_survivors_of_a_broken_collective_get_an_error_soon(framework, kind, size):
-    _lose_members(framework, kind, size)
+def test_survivors_of_a_broken_collective_get_an_error_soon(run_ranks, framework, kind, size):
+    _lose_members(run_ranks, framework, kind, size)
 
 
 @pytest.mark.long
 @NEEDS_TORCH
-def test_survivors_that_begin_further_sums_while_their_ring_ends_get_an_error_soon():
+def test_survivors_that_begin_further_sums_while_their_ring_ends_get_an_error_soon(run_ranks):
     # Horovod's thread and the interpreter's lock used to wait for each other there, for ever.
-    _lose_members("torch", "begun", 3)
+    _lose_members(run_ranks, "torch", "begun", 3)
 
 
-def _lose_members(framework, kind, size):
-    output, log = run("lost_member", kind, size, NUM_RINGS, RING_FRAMEWORK=framework)
+def _lose_members(run_ranks, framework, kind, size):
+    output, log = run_ranks("lost_member", kind, size, NUM_RINGS, RING_FRAMEWORK=framework)
     lines = [line.split() for line in output.splitlines()]
     ends = [(how, float(seconds)) for how, seconds, _ in lines]
     assert len(ends) == NUM_RINGS * (size - 1), f"{output}\n{log}"
@@ -38,8 +37,8 @@ def _lose_members(framework, kind, size):
 
 
 @pytest.mark.long
-def test_a_rank_that_waits_for_a_lost_member_to_connect_gives_up_when_told_or_by_itself():
-    output, log = run("never_connected")
+def test_a_rank_that_waits_for_a_lost_member_to_connect_gives_up_when_told_or_by_itself(run_ranks):
+    output, log = run_ranks("never_connected")
     *seconds, foreign = output.split()
     assert len(seconds) == 2, log
     assert max(map(float, seconds)) < SOON_SECONDS, log
@@ -49,8 +48,10 @@ def test_a_rank_that_waits_for_a_lost_member_to_connect_gives_up_when_told_or_by
 @pytest.mark.long
 @NEEDS_TORCH
 @pytest.mark.parametrize(("how", "soon"), [("killed", 2.0), ("stopped", 10.0)])
-def test_a_pytorch_step_that_breaks_between_two_buckets_is_repeated_in_the_next_ring(how, soon):
-    output, log = run("broken_steps", how, RING_FRAMEWORK="torch")
+def test_a_pytorch_step_that_breaks_between_two_buckets_is_repeated_in_the_next_ring(
+    run_ranks, how, soon
+):
+    output, log = run_ranks("broken_steps", how, RING_FRAMEWORK="torch")
     lines = [line.split() for line in output.splitlines()]
     assert [words[-1] for words in lines] == ["right", "right"], f"{output}\n{log}"
     assert max(float(words[0]) for words in lines) < soon, f"{output}\n{log}"

@@ -1,15 +1,9 @@
 """Run the tests of `ranks/` as the ranks of real rings of several sizes."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-from edl_horovod.supervisor.plan import locate
 from tests.frameworks import FRAMEWORKS
-from tests.parallel.programs import run_command
 
-RANKS = Path(__file__).parent / "ranks"
 TIMEOUT_SECONDS = 900
 
 
@@ -27,12 +21,11 @@ TIMEOUT_SECONDS = 900
         ]
     ],
 )
-def test_ring(framework, size, which, tmp_path):
-    command = [locate("horovodrun"), "-np", str(size), "-H", f"localhost:{size}"]
-    command += ["--network-interfaces", "lo", "--gloo"]
-    command += [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(RANKS)]
-    command += ["-m", which]
-    variables = {"RING_FRAMEWORK": framework, "RING_SIZE": str(size), "RING_SCRATCH": str(tmp_path)}
-    output, log = run_command(command, TIMEOUT_SECONDS, HOROVOD_ELASTIC="1", **variables)
+def test_ring(run_ranks, framework, size, which, tmp_path):
+    scratch = tmp_path / "ring"
+    scratch.mkdir()
+    output, log = run_ranks(
+        "rank_tests", size, which, scratch, seconds=TIMEOUT_SECONDS, RING_FRAMEWORK=framework
+    )
     # Each rank says so itself; a ring that collected nothing is no success.
     assert output.count(" passed") == size, f"{output}\n{log}"

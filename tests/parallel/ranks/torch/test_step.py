@@ -57,6 +57,7 @@ def test_shaped_gradients_are_those_of_one_process(world, config):
     assert_as_alone(Side, world, keep_every=7, config=config)
 
 
+@pytest.mark.long
 def test_compiled_steps_are_those_of_one_process_that_does_not_compile(world, monkeypatch):
     scratch = Path(os.environ["RING_SCRATCH"], f"programs-{os.environ['HOROVOD_RANK']}")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(scratch))
