@@ -16,7 +16,7 @@ import pytest
 
 from tests import databases
 from tests.frameworks import HALVES, is_there
-from tests.integration.which_frameworks import EACH
+from tests.integration.which_frameworks import CORE, EACH
 from tests.later import evaluate_later, run_later_blocks
 from tests.shared import shared
 
@@ -50,7 +50,7 @@ RINGS = {
     "component/worker",
     "parallel",
     "unit/ring",
-    *(f"integration/{name}" for name in EACH),
+    *(f"integration/{name}" for name in EACH | CORE),
 }
 """Folders and files of what happens to rings."""
 BROUGHT_BY = {

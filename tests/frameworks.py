@@ -7,13 +7,14 @@ import pytest
 
 __all__ = [
     "FIRST",
+    "FIRST_IN_CI",
     "FIRST_SOON",
     "FRAMEWORKS",
     "HALVES",
     "NEEDS_KERAS",
     "NEEDS_TORCH",
     "QUICKEST",
-    "QUICKEST_SOON",
+    "QUICKEST_IN_CI",
     "is_there",
 ]
 
@@ -38,18 +39,20 @@ FRAMEWORKS = [pytest.param("keras", marks=NEEDS_KERAS), pytest.param("torch", ma
 FIRST = next((name for name, half in HALVES.items() if is_there(half)), "keras")
 
 
-def _one_soon(soon):
+def _one_soon(soon, mark):
     return [
         parameter
         if parameter.values == (soon,)
-        else pytest.param(*parameter.values, marks=[*parameter.marks, pytest.mark.long])
+        else pytest.param(*parameter.values, marks=[*parameter.marks, mark])
         for parameter in FRAMEWORKS
     ]
 
 
-FIRST_SOON = _one_soon(FIRST)
+FIRST_SOON = _one_soon(FIRST, pytest.mark.long)
 """The first framework that is set up in `make test`, the others in `make test-all`."""
+FIRST_IN_CI = _one_soon(FIRST, pytest.mark.long(in_ci=False))
+"""The same, but the others only at night."""
 QUICKEST = "torch" if is_there("torch") else FIRST
 """Its ranks start soonest, for what is long and the same for all."""
-QUICKEST_SOON = _one_soon(QUICKEST)
+QUICKEST_IN_CI = _one_soon(QUICKEST, pytest.mark.long(in_ci=False))
 """For tests that are long anyway: this framework in CI, the others at night."""

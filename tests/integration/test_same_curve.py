@@ -90,8 +90,9 @@ def test_so_is_that_of_a_model_with_batch_norm_over_all_ranks(start, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("records", ["same", pytest.param("new", marks=pytest.mark.long)])
-def test_so_are_those_of_a_gan_whose_phases_alternate(start, tmp_path, records):
+def test_so_are_those_of_a_gan_whose_phases_alternate(start, tmp_path, framework):
+    # tests/component/frameworks/both has both ways for each framework.
+    records = {"keras": "same", "torch": "new"}[framework]
     settings = (
         "train.batch_norm=synchronized",
         "train.epochs=10",
@@ -102,13 +103,10 @@ def test_so_are_those_of_a_gan_whose_phases_alternate(start, tmp_path, records):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("warmup_steps", "fragments"), [(0, 2), pytest.param(17, 1, marks=pytest.mark.long)]
-)
-def test_so_are_those_of_local_rounds_of_replicas(start, tmp_path, warmup_steps, fragments):
+def test_so_are_those_of_local_rounds_of_replicas(start, tmp_path):
     # With more momentum so small a training swings, which makes much of rounding.
     rounds = ("steps=2", "replicas=4", "method=diloco", "outer_momentum=0.3", "inner_state=keep")
-    rounds += (f"warmup_steps={warmup_steps}", f"fragments={fragments}")
+    rounds += ("warmup_steps=17", "fragments=2")
     settings = [f"train.local.{setting}" for setting in rounds]
     losses = assert_same_curve(start, tmp_path, *settings, "data_plan.lanes=4", "train.epochs=10")
     assert losses[-1] < losses[0] / 2

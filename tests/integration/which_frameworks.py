@@ -1,21 +1,28 @@
 """Which tests of whole jobs run for each framework: every file of this folder is in the list."""
 
-from tests.frameworks import FIRST_SOON, FRAMEWORKS, QUICKEST_SOON
+from tests.frameworks import FIRST_IN_CI, FIRST_SOON, FRAMEWORKS, QUICKEST_IN_CI
 
-__all__ = ["EACH", "EACH_SOON", "LONG", "ONCE", "frameworks_for"]
+__all__ = ["CORE", "EACH", "EACH_SOON", "LONG", "ONCE", "frameworks_for"]
 
 EACH = {
     "test_chaos",
     "test_elastic",
     "test_hangs",
+    "test_same_curve",
+}
+"""What may happen to a ring within a step, whose code is the framework's: CI runs it for each."""
+CORE = {
     "test_membership",
     "test_report",
-    "test_same_curve",
     "test_scale",
     "test_spares",
     "test_streamed_joins",
 }
-"""What may happen to a ring: CI runs it for each framework."""
+"""What may happen to a ring between steps, where the code is the same for all.
+
+Of each framework's part of it are the tests of rings in tests/parallel. CI runs these for one
+framework, as those of LONG.
+"""
 EACH_SOON = {
     "test_elastic.test_kill_9_shrinks_the_ring_and_the_slot_comes_back",
     "test_elastic.test_the_hosts_file_grows_and_shrinks_the_ring",
@@ -82,8 +89,10 @@ def frameworks_for(module, test, *, is_long=False):
     """
     if module in ONCE or f"{module}.{test}" in ONCE:
         return []
-    if module not in EACH | LONG:
+    if module not in EACH | CORE | LONG:
         raise KeyError(f"{module} is in no list of {__name__}")
     if f"{module}.{test}" in EACH_SOON:
         return FRAMEWORKS
-    return QUICKEST_SOON if is_long and module in LONG else FIRST_SOON
+    if module in EACH:
+        return FIRST_SOON
+    return QUICKEST_IN_CI if is_long else FIRST_IN_CI

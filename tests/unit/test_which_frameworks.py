@@ -6,21 +6,28 @@ import pytest
 
 from tests.frameworks import FIRST_SOON, FRAMEWORKS, HALVES, QUICKEST, is_there
 from tests.integration import which_frameworks
-from tests.integration.which_frameworks import EACH, EACH_SOON, LONG, ONCE, frameworks_for
+from tests.integration.which_frameworks import (
+    CORE,
+    EACH,
+    EACH_SOON,
+    LONG,
+    ONCE,
+    frameworks_for,
+)
 
 
 def test_every_file_of_tests_is_in_one_list():
     folder = Path(which_frameworks.__file__).parent
     files = sorted(path.stem for path in folder.glob("test_*.py"))
     once = {name for name in ONCE if "." not in name}
-    assert sorted([*EACH, *LONG, *once]) == files
+    assert sorted([*EACH, *CORE, *LONG, *once]) == files
 
 
 def is_long(parameter) -> bool:
-    return pytest.mark.long.mark in [mark.mark for mark in parameter.marks]
+    return "long" in [mark.name for mark in parameter.marks]
 
 
-@pytest.mark.parametrize("module", ["test_stop", "test_scale"])
+@pytest.mark.parametrize("module", ["test_stop", "test_scale", "test_elastic"])
 def test_one_framework_is_in_make_test_and_the_others_are_long(module):
     parameters = frameworks_for(module, "test_any")
     assert [case.values for case in parameters] == [case.values for case in FRAMEWORKS]
@@ -30,9 +37,12 @@ def test_one_framework_is_in_make_test_and_the_others_are_long(module):
 
 
 def test_long_tests_of_what_is_the_same_for_all_run_where_ranks_start_soonest():
-    parameters = frameworks_for("test_stop", "test_any", is_long=True)
-    assert [case.values[0] for case in parameters if not is_long(case)] == [QUICKEST]
-    assert frameworks_for("test_scale", "test_any", is_long=True) == FIRST_SOON
+    for module in ("test_stop", "test_scale"):
+        parameters = frameworks_for(module, "test_any", is_long=True)
+        assert [case.values[0] for case in parameters if not is_long(case)] == [QUICKEST]
+        others = [mark for case in parameters for mark in case.marks if mark.name == "long"]
+        assert not any(mark.kwargs["in_ci"] for mark in others)
+    assert frameworks_for("test_elastic", "test_any", is_long=True) == FIRST_SOON
 
 
 def test_what_runs_for_every_framework_or_for_none_is_named():
