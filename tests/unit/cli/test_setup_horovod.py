@@ -13,6 +13,9 @@ from edl_horovod.cli.verbs import setup_horovod
 from edl_horovod.errors import MissingDependency
 from edl_horovod.horovod_build.recipe import find_target
 
+# Looking for pip says it in a process whose tests have compiled a step of PyTorch.
+pytestmark = pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")
+
 
 class Environment:
     """PyTorch in a folder of packages, on a machine without tools, and with the user's wheels."""
