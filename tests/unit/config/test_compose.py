@@ -54,13 +54,6 @@ def test_the_files_of_conf_change_no_default():
     assert compose_train() == JobConfig(task="train", model_zoo=model_zoo, **needed)
 
 
-@pytest.mark.parametrize(
-    "path", sorted(conf_dir().glob("*/*.yaml")), ids=lambda path: f"{path.parent.name}={path.stem}"
-)
-def test_every_file_of_every_group_composes(path):
-    compose_train(f"{path.parent.name}={path.stem}", "validation_data=/v")
-
-
 def test_launch_is_chosen_by_file_and_set_by_key():
     config = compose_train("launch=mpi", "launch.np=2", "train.learning_rate=1e-3")
 
