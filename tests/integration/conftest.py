@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.job import events, hosts
+from tests import logs
 from tests.integration.which_frameworks import frameworks_for
 from tests.records import write_records
 from tests.waiting import wait_until
@@ -65,7 +67,7 @@ def edl(*words, code=0):
 
 
 class Job:
-    """One running `edl` verb; a failure prints all its logs, and no process outlives it."""
+    """One running `edl` verb; a failure prints one page of it, and no process outlives it."""
 
     def __init__(self, command, job_dir, *, cwd=REPOSITORY, is_warm=True, **variables):
         self.job_dir = Path(job_dir)
@@ -174,12 +176,11 @@ class Job:
         return pids
 
     def describe(self):
-        parts = [f"--- printed\n{self.printed}"]
-        for path in sorted((self.job_dir / "logs").glob("*.log")):
-            parts.append(f"--- {path.name}\n{path.read_text(errors='replace')[-6000:]}")
-        lines = [events.line_of(recorded).strip() for recorded in self.events()]
-        parts.append("--- events\n" + "\n".join(lines[-60:]))
-        return "\n".join(parts)
+        """The command, its exit code, and the end of what each process wrote."""
+        files = [self.output_path, *(self.job_dir / "logs").glob("*.log")]
+        command = shlex.join(map(str, self.process.args))
+        code = f"exit code: {self.process.poll()}"
+        return logs.page(files, command, code, recorded=self.events())
 
     def close(self):
         if self.process.poll() is None:

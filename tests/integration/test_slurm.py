@@ -8,7 +8,7 @@ import pytest
 
 from edl_horovod import trained_model
 from edl_horovod.job import events
-from tests import slurm_lab
+from tests import logs, slurm_lab
 from tests.integration.conftest import REPOSITORY, ZOO, for_framework
 from tests.records import write_records
 from tests.waiting import wait_until
@@ -75,9 +75,8 @@ def wait_in_job(is_there, job_dir, *, seconds=150):
     """Wait until a function is true, else fail with all that the job wrote."""
 
     def describe():
-        logs = [*job_dir.parent.glob("*.log"), *job_dir.glob("logs/*.log")]
-        texts = [f"--- {log}\n{log.read_text(errors='replace')[-4000:]}" for log in logs]
-        return "\n".join([*texts, *map(str, events_of(job_dir)[-30:])])
+        files = [*job_dir.parent.glob("*.log"), *job_dir.glob("logs/*.log")]
+        return logs.page(files, recorded=events.read(job_dir / "events.jsonl"))
 
     wait_until(is_there, seconds=seconds, describe=describe, pause=0.2)
 

@@ -1,7 +1,6 @@
 """`edl stop`, as its pods see it: all are told to end at once, and later all are there anew."""
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -17,7 +16,7 @@ from edl_horovod.errors import NotEnoughWorkers
 from edl_horovod.job import events, hosts
 from edl_horovod.job.directory import JobDir
 from edl_horovod.ledger import prove
-from tests import counting_job
+from tests import counting_job, logs
 from tests.integration.conftest import REPOSITORY, for_framework
 from tests.waiting import wait_until
 
@@ -151,10 +150,8 @@ class PodJob:
         wait_until(is_there, name, seconds=150, describe=self.describe)
 
     def describe(self):
-        logs = [*self.folder.glob("*.log"), *self.job_dir.glob("logs/*.log")]
-        parts = [f"--- {path.name}\n{path.read_text(errors='replace')[-5000:]}" for path in logs]
-        lines = list(events.read(self.job_dir / "events.jsonl"))[-60:]
-        return "\n".join([*parts, "--- events", *map(json.dumps, lines)])
+        files = [*self.folder.glob("*.log"), *self.job_dir.glob("logs/*.log")]
+        return logs.page(files, recorded=events.read(self.job_dir / "events.jsonl"))
 
     def close(self):
         for pod in self.pods:

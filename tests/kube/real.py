@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kubernetes import client as k8s
 
+from tests import logs
 from tests.kube import certificates
 from tests.ports import free_ports
 from tests.waiting import end, wait_until
@@ -86,8 +87,7 @@ def _wait_for(
     url: str, folder: Path, child: subprocess.Popen, *, context: ssl.SSLContext | None = None
 ) -> None:
     def describe() -> str:
-        logs = sorted(folder.glob("*.log"))
-        return "\n".join(f"{path.name}:\n{path.read_text()[-4000:]}" for path in logs)
+        return logs.page(folder.glob("*.log"))
 
     def answers() -> bool:
         assert child.poll() is None, describe()

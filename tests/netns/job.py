@@ -11,7 +11,7 @@ from pathlib import Path
 from edl_horovod.job import events, hosts, outcome
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.outcome import Success
-from tests import counting_job
+from tests import counting_job, logs
 from tests.netns.lab import INTERFACE
 from tests.waiting import wait_until
 
@@ -70,12 +70,7 @@ class Watched:
         counting_job.assert_each_record_once_an_epoch(self.folder / "out", epochs=epochs)
 
     def describe(self):
-        parts = [
-            f"--- {path.name}\n{path.read_text(errors='replace')[-6000:]}"
-            for path in sorted((self.job_dir / "logs").glob("*"))
-        ]
-        parts.append("--- events\n" + "".join(map(events.line_of, self.events()[-60:])))
-        return "\n".join(parts)
+        return logs.page((self.job_dir / "logs").glob("*"), recorded=self.events())
 
 
 class HostsJob(Watched):

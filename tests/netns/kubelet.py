@@ -26,7 +26,7 @@ from kubernetes import config as k8s_config
 
 from edl_horovod.cluster.credentials import SERVICE_ACCOUNT
 from edl_horovod.errors import ClusterError, ObjectNotFound
-from tests import waiting
+from tests import logs, waiting
 from tests.kube import job_controller, mpi_operator
 from tests.kube.apiserver.admission import User
 from tests.kube.lab import connect
@@ -410,9 +410,6 @@ def wait_until(is_there, name, nodes, seconds=120):
 
 def describe(nodes):
     """The pods and their logs."""
-    parts = [f"last failure: {nodes.failure!r}"]
-    parts += [f"{name}: {pod['status']}" for name, pod in nodes.pods.items()]
-    for running in nodes.containers.values():
-        text = (running.folder / "log").read_text(errors="replace")
-        parts.append(f"--- {running.folder.name}\n{text[-4000:]}")
-    return "\n".join(parts)
+    pods = [f"{name}: {pod['status']}" for name, pod in nodes.pods.items()]
+    files = [running.folder / "log" for running in nodes.containers.values()]
+    return logs.page(files, f"last failure: {nodes.failure!r}", *pods)

@@ -10,6 +10,7 @@ import pytest
 
 from edl_horovod.files.whole_file import read_json
 from edl_horovod.job import events
+from tests import logs
 from tests.later import LATER
 from tests.netns.job import REPOSITORY, VARIABLES
 from tests.netns.lab import Host
@@ -141,10 +142,7 @@ class Federation:
         return [kernel for kernel in kernels if len(kernel) >= 64 and any(kernel)]
 
     def describe(self):
-        return "\n".join(
-            f"--- {path.name}\n{path.read_text(errors='replace')[-5000:]}"
-            for path in sorted([*self.folder.glob("*.printed"), *self.folder.glob("*.job/logs/*")])
-        )
+        return logs.page([*self.folder.glob("*.printed"), *self.folder.glob("*.job/logs/*")])
 
 
 @pytest.mark.parametrize("is_encrypted", [True, False], ids=["TLS", "bare"])
