@@ -270,21 +270,35 @@ def test_all_checks_are_named_in_the_help(capsys):
     assert all(name in printed for name in ("ring", "disk", "cluster"))
 
 
-def test_a_package_outside_the_range_of_the_metadata_is_told(findings, tmp_path, monkeypatch):
+@pytest.fixture
+def found(findings, tmp_path, monkeypatch):
+    """Install a version of kubernetes; gives what is found about it."""
+
+    def install(version):
+        folder = tmp_path / f"kubernetes-{version}.dist-info"
+        folder.mkdir()
+        metadata = f"Metadata-Version: 2.1\nName: kubernetes\nVersion: {version}\n"
+        (folder / "METADATA").write_text(metadata)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        _, results = findings("versions")
+        return [entry for entry in results if "kubernetes" in entry["text"]]
+
+    return install
+
+
+def test_a_package_outside_the_range_of_the_metadata_is_told(findings, found):
     assert findings("versions")[1][0]["level"] == "OK", (
         "these tests' packages are within the ranges"
     )
-    folder = tmp_path / "kubernetes-1.0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: kubernetes\nVersion: 1.0\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
 
-    _, results = findings("versions")
-
-    (warning,) = [entry for entry in results if "kubernetes" in entry["text"]]
+    (warning,) = found("1.0")
     assert warning["level"] == "WARN"
     assert "1.0" in warning["text"]
     assert "'.[kubernetes]'" in warning["fix"]
+
+
+def test_a_prerelease_within_the_range_of_the_metadata_is_well(found):
+    assert found("99.0rc1") == []
 
 
 @pytest.fixture

@@ -63,12 +63,26 @@ class Member(Worker):
         return f"10.0.0.{self.candidate.host}"
 
 
-def test_each_wait_is_twice_the_one_before_however_little_the_failures_cost(tmp_path):
-    first, second = (
+def two_members():
+    """A proven member of a ring, and a newcomer."""
+    return [
         Member(Candidate(worker=host, host=host, slot=0, order=order), is_ready=True, step=order)
         for order, host in enumerate("12")
-    )
-    waits = []
+    ]
+
+
+def test_each_failure_in_a_row_holds_the_newcomer_back_for_twice_as_long(tmp_path):
+    (first, second), waits = two_members(), []
+    with EventLog(tmp_path / "events.jsonl", source="coordinator") as log:
+        formings = FailedPeers(log, min_np=1, timings=Timings(held_back_seconds=10.0))
+        for _ in range(5):
+            formings.failed([first, second], ["1"], time.monotonic())
+            waits.append(max(0.0, second.not_before - time.monotonic()))
+    assert waits == pytest.approx([0, 10, 20, 40, 60], abs=4)
+
+
+def test_each_wait_is_twice_the_one_before_however_little_the_failures_cost(tmp_path):
+    (first, second), waits = two_members(), []
     with EventLog(tmp_path / "events.jsonl", source="coordinator") as log:
         formings = FailedPeers(log, min_np=1, timings=Timings())
         for cost in [2.0, 0.1, 0.1, 0.1, 0.1]:  # To find out who it is costs most.

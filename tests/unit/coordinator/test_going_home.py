@@ -1,6 +1,13 @@
 """Who is dismissed, and when: not before discovery spoke, and never with the job's only state."""
 
+import time
+from types import SimpleNamespace
+
 import pytest
+
+from edl_horovod.coordinator.decide import Candidate
+from edl_horovod.coordinator.server import Roster
+from edl_horovod.coordinator.workers import Worker
 
 
 def dismissed(worker):
@@ -150,6 +157,25 @@ async def test_a_leaver_waits_for_a_successor_no_longer_than_it_may(job):
     first.send("leaving")
     await job.hold(lambda: first.is_connected, 0.1)
     await job.until(lambda: not first.is_connected)
+
+
+@pytest.mark.parametrize(
+    ("left_before", "held_back", "seconds"),
+    [(None, 0.0, None), (5.0, 0.0, 15.0), (5.0, 3.0, 3.0), (21.0, 3.0, 3.0), (21.0, 0.0, None)],
+)
+@pytest.mark.job(timings={"leaver_seconds": 20.0})
+def test_the_members_are_chosen_again_when_a_worker_s_time_is_over(
+    job, left_before, held_back, seconds
+):
+    now = time.monotonic()
+    worker = Worker(
+        Candidate(worker="a", host="a", slot=0, order=0),
+        leaving_since=left_before and now - left_before,
+        not_before=held_back and now + held_back,
+    )
+    server = SimpleNamespace(workers={"a": worker})
+    until_next = Roster(server, job.settings, events=None, limit=None).until_next()
+    assert until_next == (seconds and pytest.approx(seconds, abs=1.0))
 
 
 @pytest.mark.job(wanted={"localhost": 1})

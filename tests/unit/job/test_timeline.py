@@ -67,9 +67,13 @@ def test_clocks_of_hosts_are_aligned_by_the_exchange_that_took_the_least_time(jo
     # The coordinator's clock is 1,000 s ahead of the first host's, and 40 s behind the second's.
     for worker, ahead in (("near:0", 1000.0), ("far:0", -40.0)):
         timeline = Timeline()
-        for outward, back in ((0.001, 0.001), (0.0, 0.4), (0.002, 0.002)):
-            heard = 100.0 + outward + ahead
-            timeline.add_exchange(100.0, heard, heard + 2, 102.0 + outward + back)
+        for begin, outward, back in (
+            (90.0, 0.0, 0.4),
+            (95.0, 0.001, 0.001),
+            (100.0, 0.002, 0.002),
+        ):
+            heard = begin + outward + ahead
+            timeline.add_exchange(begin, heard, heard + 2, begin + 2 + outward + back)
         timeline.add_phase("step 0", "computing", 105.0 - ahead, 106.0 - ahead, {})
         keep(timeline, job_dir, worker)
     write(job_dir)

@@ -8,7 +8,7 @@ import pytest
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import CollectiveFailed
-from edl_horovod.frameworks.values import Array, checksum
+from edl_horovod.frameworks.values import Array, StateGroup, checksum
 from edl_horovod.frameworks.world import World
 from edl_horovod.ring.state import NEVER, Counters, RingState, StateLost, first_difference
 from tests.thread_ring import Ring as ThreadRing
@@ -155,6 +155,25 @@ def test_what_may_be_the_last_of_its_kind_outlives_a_broken_sync(others, step):
     assert ring.roots == [0]
     assert values_of(state) == OURS
     assert state.step == step
+
+
+@pytest.mark.parametrize(
+    ("step", "of_other", "is_streaming"), [(5, NEVER, True), (NEVER, NEVER - 1, False)]
+)
+def test_a_large_state_is_streamed_unless_it_is_the_one_a_job_begins_with(
+    step, of_other, is_streaming
+):
+    ring = Ring([of_other, NEVER, NEVER])
+    state = state_of(
+        ring,
+        [np.zeros(4 << 20), [0.0]],
+        TwoCounters(step=step),
+        groups=[StateGroup(("0",))],
+        join_share=0.25,
+    )
+    ring.differing = ring.variables[1:] if is_streaming else ring.variables
+    state.sync(ring.world, may_stream=True)
+    assert state.is_streaming == is_streaming
 
 
 class Saved:

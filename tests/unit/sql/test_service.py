@@ -18,6 +18,7 @@ from google.protobuf.wrappers_pb2 import (
 
 from edl_horovod.errors import ConfigError, DataError, Interrupted, JobFailed
 from edl_horovod.proto.sqlflow_pb2 import Row
+from edl_horovod.sql.service import server
 from edl_horovod.sql.service.access import Access, ListenAddress
 from edl_horovod.sql.service.frames import status_code
 from edl_horovod.sql.service.process import responses_of
@@ -132,6 +133,21 @@ async def test_a_session_that_ends_between_its_calls_tells_its_client_once(most,
     assert error.value.code == "ABORTED"
     async with sessions.turn("one") as session:
         assert session.process is None
+
+
+async def test_of_many_sessions_that_ended_only_the_last_are_told(monkeypatch):
+    monkeypatch.setattr(server, "MAX_LOST_SESSIONS", 2)
+    sessions = Sessions(3, end=print)
+    for name in ("one", "two", "three"):
+        async with sessions.turn(name) as session:
+            session.process = Process()
+    sessions.end_idle()
+    async with sessions.turn("one") as session:
+        assert session.process is None
+    for name in ("two", "three"):
+        with pytest.raises(CallFailed):
+            async with sessions.turn(name):
+                pass
 
 
 async def test_a_session_that_waits_keeps_its_process():
