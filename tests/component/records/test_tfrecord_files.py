@@ -105,6 +105,3 @@ def test_what_is_no_tfrecord_and_what_is_empty_are_one_sentence(tmp_path):
         read(tmp_path / "a.tfrecord")
     with pytest.raises(DataError, match="no records"):
         read(write(tmp_path / "b.tfrecord", []))
-    (tmp_path / "a.tfrecord.gz").touch()
-    with pytest.raises(DataError, match=r"\.gz .*compressed"):
-        read(tmp_path / "a.tfrecord.gz")

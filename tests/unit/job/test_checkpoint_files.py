@@ -24,14 +24,3 @@ def test_as_many_stay_as_are_to_be_kept_and_they_are_the_newest(steps, keep, dat
         up_to_it = sorted(step for step in {*steps, written} if step <= written)
         newer = sorted(step for step in steps if step > written)
         assert checkpoint_files.steps_in(folder) == up_to_it[-keep:] + newer
-
-
-@given(keep=st.integers(1, 12), count=st.integers(1, 40))
-def test_a_training_that_saves_one_after_the_other_has_always_as_many_as_it_keeps(keep, count):
-    with tempfile.TemporaryDirectory() as name:
-        for step in range(1, count + 1):
-            checkpoint_files.path_of(Path(name), step).touch()
-            checkpoint_files.remove_older(Path(name), step, keep=keep)
-            assert checkpoint_files.steps_in(Path(name)) == list(
-                range(max(1, step - keep + 1), step + 1)
-            )

@@ -41,16 +41,11 @@ def count_scans(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> list[s
     return scanned
 
 
-def test_it_is_kept_beside_the_data_where_that_may_be_written(data, job, cache):
-    Index.open(str(data), folder=job)
-    assert len(indexes(data)) == 1
+@pytest.mark.parametrize("has_job", [True, False])
+def test_it_is_kept_for_a_job_alone_beside_data_that_may_be_written(data, job, cache, has_job):
+    Index.open(str(data), folder=job if has_job else None)
+    assert len(indexes(data)) == has_job
     assert not job.exists()
-    assert not cache.exists()
-
-
-def test_without_a_job_nothing_is_written(data, cache):
-    Index.open(str(data))
-    assert not indexes(data)
     assert not cache.exists()
 
 

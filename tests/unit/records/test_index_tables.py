@@ -34,13 +34,12 @@ def test_what_one_process_found_another_one_does_not_scan_for(data, job):
     with Reader.open(str(data), folder=job) as reader:
         mapped = reader.index
         assert mapped.fingerprint == scanned.fingerprint == Index.open(str(data)).fingerprint
+        assert len(mapped.fingerprint) == 32
         assert mapped.files == scanned.files
         assert mapped.tables.chunks.tolist() == scanned.tables.chunks.tolist()
         assert mapped.block_starts.tolist() == scanned.block_starts.tolist()
         assert mapped.block_counts.tolist() == scanned.block_counts.tolist()
         assert numbers(data, folder=job) == [*range(mapped.num_records)]
-        with pytest.raises(ValueError, match="read-only"):
-            mapped.block_starts[0] = 1
     spoil(data / "a.recordio")
     with pytest.raises(DataError):
         Index.open(str(data), max_chunk_bytes=1 << 20)  # Another setting needs another index.
@@ -81,7 +80,7 @@ def test_each_setting_has_an_index_of_its_own(data, job):
 
 
 def test_an_index_of_csv_files_keeps_their_headers(tmp_path, job):
-    (tmp_path / "a.csv").write_text("x,y\n" + "1,2\n" * (SMALL_BYTES // 4))
+    (tmp_path / "a.csv").write_bytes(b"x,y\r\n" + b"1,2\n" * (SMALL_BYTES // 4))
     scanned = Index.open(str(tmp_path / "a.csv"), folder=job)
     mapped = Index.open(str(tmp_path / "a.csv"), folder=job)
     assert mapped.files == scanned.files

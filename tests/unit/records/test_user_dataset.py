@@ -138,12 +138,6 @@ def test_other_types_are_taken_where_the_usual_type_holds_their_values(name, usu
     assert read_columns(f"dataset:my_data.{name}", [50, 51])["x"] == [late, usual]
 
 
-def test_a_number_among_bytes_is_refused():
-    message = r"50 .*int64\[\].*bytes\[\]"
-    with opened("bytes_late") as source, pytest.raises(DataError, match=message):
-        source.read([0, 50])
-
-
 def test_texts_in_a_list_keep_their_last_zero_bytes():
     texts = [np.float32(1).tobytes(), np.float32(0).tobytes()]
     assert read_columns("dataset:my_data.texts") == {"x": [texts]}
@@ -174,6 +168,7 @@ def test_the_fingerprint_follows_the_records():
         ("huge", DataError, "record 50 .*70000 .*float16"),
         ("text_late", DataError, r"record 50 .*int64\[\] .*bytes\[\]"),
         ("number_late", DataError, r"record 50 .*object\[\] .*int64\[\]"),
+        ("bytes_late", DataError, r"50 .*int64\[\].*bytes\[\]"),
         ("mixed", DataError, "'x' .* a list"),
         ("number", UserCodeError, "int has no __len__"),
         ("broken", UserCodeError, "KeyError.*no such disk"),

@@ -41,19 +41,13 @@ def reads_of_headers(*, chunk_bytes: int, num_chunks: int) -> list[int]:
     return file.reads
 
 
-def test_headers_of_small_chunks_come_by_large_reads():
+def test_headers_of_small_chunks_come_by_large_reads_and_those_of_large_chunks_alone():
+    assert reads_of_headers(chunk_bytes=1000, num_chunks=30) == [30_000]
     reads = reads_of_headers(chunk_bytes=1 << 16, num_chunks=1024)
     assert (len(reads), max(reads)) == (17, MAX_WINDOW_BYTES)
-
-
-def test_headers_of_large_chunks_come_alone():
     reads = reads_of_headers(chunk_bytes=1 << 20, num_chunks=100)
     assert len(reads) <= 100
     assert sum(reads) < 5 << 20
-
-
-def test_small_file_is_one_read():
-    assert reads_of_headers(chunk_bytes=1000, num_chunks=30) == [30_000]
 
 
 class Text(Sparse):

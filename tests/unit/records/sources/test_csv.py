@@ -60,13 +60,6 @@ def test_first_line_is_a_record_without_a_header(tmp_path):
     assert read(written(tmp_path, b"1,2\n3,4\n"), csv_header=False) == [b"1,2", b"3,4"]
 
 
-def test_header_is_known_and_no_record(tmp_path):
-    chunks = csv_format.read_chunks(str(written(tmp_path, b"a,b\r\n1,2\r\n")))
-
-    assert chunks.header == b"a,b"
-    assert [chunk.num_records for chunk in chunks.chunks] == [1]
-
-
 def test_different_headers_are_refused(tmp_path):
     (tmp_path / "1.csv").write_bytes(b"a,b\n1,2\n")
     (tmp_path / "2.csv").write_bytes(b"b,a\n1,2\n")

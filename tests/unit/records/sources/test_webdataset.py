@@ -95,11 +95,8 @@ def test_invalid_records_are_an_error(tmp_path, files, detail):
         read_columns(write(tmp_path / "a.tar", files))
 
 
-def test_what_is_compressed_or_no_tar_file_is_refused(tmp_path):
+def test_what_is_compressed_without_saying_so_is_refused(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("a.x"))
     with pytest.raises(DataError, match=r"a\.tar .*compressed"):
         read_columns(tmp_path / "a.tar")
-    (tmp_path / "a.tar").rename(tmp_path / "a.tar.gz")
-    with pytest.raises(DataError, match=r"\.gz .*compressed"):
-        read_columns(tmp_path / "a.tar.gz")
