@@ -91,15 +91,16 @@ def test_what_is_beside_a_file_or_in_its_place_is_not_destroyed_either(tmp_path,
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("thesis.tex", "mine"),
+        *((name, "mine") for name in ("metrics.json", "train.recordio", "trained_model.pb")),
         *((marker.NAME, text) for text in ("", "[]", "{}", '{"format": 1}')),
         (marker.NAME, '{"format": 99, "kind": "x"}'),
     ],
 )
 def test_a_folder_without_a_marker_of_ours_is_never_replaced(tmp_path, name, text):
     (tmp_path / name).write_text(text)
-    with pytest.raises(OutputError, match=f"no {marker.NAME}"):
+    with pytest.raises(OutputError, match=f"no {marker.NAME}") as error:
         check_output(tmp_path, True)
+    assert error.value.received == {"output": tmp_path}
 
 
 @pytest.mark.parametrize("name", ["zoo/notes.txt", "zoo/mine/notes.txt"])

@@ -37,18 +37,6 @@ def mark(folder, kind="prepared records"):
     marker.write(folder, kind, holds=[str(path.relative_to(folder)) for path in folder.rglob("*")])
 
 
-@pytest.mark.parametrize("name", ["metrics.json", "train.recordio", "trained_model.pb"])
-def test_a_project_that_holds_a_file_of_such_a_name_is_not_taken_for_a_result(place, name):
-    (place / "proj" / "src").mkdir(parents=True)
-    (place / "proj" / "src" / "main.py").touch()
-    (place / "proj" / name).touch()
-    before = contents(place)
-    with pytest.raises(OutputError, match=marker.NAME) as caught:
-        check("train", "output=proj", "overwrite=true")
-    assert str(caught.value.received["output"]).endswith("/proj")
-    assert contents(place) == before
-
-
 @pytest.mark.parametrize(
     ("task", "overrides"),
     [

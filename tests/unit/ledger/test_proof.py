@@ -83,10 +83,14 @@ class Writer:
             self.give(workers, step)
             self.done(workers, step)
 
-    def ring(self, workers, first, last, *, is_over=False):
-        """A ring from its begin to its good end."""
-        self.begin(workers, first)
+    def train(self, workers, first, last, **changes):
+        """A ring from its begin to the end of a step."""
+        self.begin(workers, first, **changes)
         self.steps(workers, first, last)
+
+    def ring(self, workers, first, last, *, is_over=False, **changes):
+        """A ring from its begin to its good end."""
+        self.train(workers, first, last, **changes)
         self.leave(workers, last, is_over=is_over)
 
     def close(self):
@@ -132,12 +136,6 @@ def test_a_quiet_job_is_proven(job):
     assert (proof.digest, proof.num_last_ranks) == (f"state {STEPS}", 2)
 
 
-def test_the_loss_of_a_step_without_examples_is_json_and_comes_back():
-    line = encode(Done(ring=1, step=3, examples=0, loss=math.nan))
-    assert b"NaN" not in line
-    assert math.isnan(decode(line).loss)
-
-
 def test_a_job_without_an_entry_has_done_nothing(job):
     job.folder.mkdir()
     assert (good(job).is_finished, good(job).num_steps) == (False, 0)
@@ -145,8 +143,7 @@ def test_a_job_without_an_entry_has_done_nothing(job):
 
 def test_a_resize_and_a_sudden_death_are_proven(job):
     job.ring(["a", "b"], 0, 2)
-    job.begin(["a", "b", "c"], 2)
-    job.steps(["a", "b", "c"], 2, 4)
+    job.train(["a", "b", "c"], 2, 4)
     job.give(["a", "b", "c"], 4)
     job.lose("b")  # Without a word: the others leave with the last whole step.
     job.leave(["a", "c"], 4)
@@ -178,11 +175,8 @@ def test_a_step_whose_only_witness_died_is_done_again_and_counts_once(job):
 
 
 def test_a_ring_that_trained_on_unnoticed_does_not_count(job):
-    job.begin(["a", "b"], 0)
-    job.steps(["a", "b"], 0, 2)
-    job.leave(["a", "b"], 2)
-    job.begin(["b"], 2)
-    job.steps(["b"], 2, 3)
+    job.ring(["a", "b"], 0, 2)
+    job.train(["b"], 2, 3)
     # `b` was cut off alone; the others go on without it, and further.
     job.ring(["a"], 2, 5)
     job.num_rings -= 1
@@ -193,8 +187,7 @@ def test_a_ring_that_trained_on_unnoticed_does_not_count(job):
 
 
 def test_a_job_that_all_ranks_were_lost_of_goes_on_from_a_checkpoint(job):
-    job.begin(["a", "b"], 0)
-    job.steps(["a", "b"], 0, 4)
+    job.train(["a", "b"], 0, 4)
     job.lose("a", "b")
     job.ring(["c"], 3, STEPS, is_over=True)
     proof = good(job)
@@ -202,8 +195,7 @@ def test_a_job_that_all_ranks_were_lost_of_goes_on_from_a_checkpoint(job):
 
 
 def test_a_torn_last_line_is_no_violation(job):
-    job.begin(["a", "b"], 0)
-    job.steps(["a", "b"], 0, 2)
+    job.train(["a", "b"], 0, 2)
     job.give(["a", "b"], 2)
     job.lose("b")
     path = next(job.folder.glob("*.b.*"))
@@ -214,8 +206,7 @@ def test_a_torn_last_line_is_no_violation(job):
 
 
 def test_a_running_job_is_proven_so_far(job):
-    job.begin(["a", "b"], 0)
-    job.steps(["a", "b"], 0, 3)
+    job.train(["a", "b"], 0, 3)
     job.give(["a"], 3)
     assert (good(job).is_finished, good(job).num_steps) == (False, 3)
 
@@ -234,8 +225,7 @@ def test_a_missing_record_is_named_with_its_step_generation_and_rank(job):
 
 def test_a_doubled_record_is_named_on_each_rank_that_gave_it(job):
     stolen = job.ids(1, 0, 2)[0]
-    job.begin(["a", "b"], 0)
-    job.steps(["a", "b"], 0, 1)
+    job.train(["a", "b"], 0, 1)
     job.give(["a", "b"], 1, lambda rank, ids: np.append(ids, stolen) if rank == 1 else ids)
     job.done(["a", "b"], 1)
     job.leave(["a", "b"], 2)
@@ -252,8 +242,7 @@ def test_a_foreign_record_is_named(job):
 
 
 def test_a_step_that_is_left_out_is_a_gap(job):
-    job.begin(["a"], 0)
-    job.steps(["a"], 0, 2)
+    job.train(["a"], 0, 2)
     job.steps(["a"], 3, 5)
     assert only(job.prove()).kind == "gap"
 
@@ -276,8 +265,7 @@ def test_a_ring_that_does_not_go_on_where_the_last_one_ended_is_found(
 
 
 def test_variables_that_differ_between_ranks_are_found_at_both_ends_of_a_ring(job):
-    job.begin(["a", "b"], 0)
-    job.steps(["a", "b"], 0, 2)
+    job.train(["a", "b"], 0, 2)
     job.leave(["a"], 2)
     job.leave(["b"], 2, digest="something else")
     assert named(job.prove()) == [("differs", 2, 1, ())]
@@ -304,8 +292,7 @@ def full_disk():
 
 def test_what_a_full_disk_had_no_room_for_is_written_when_there_is_room_again(job, full_disk):
     fill, make_room = full_disk
-    job.begin(["a", "b"], 0)
-    job.steps(["a", "b"], 0, 2)
+    job.train(["a", "b"], 0, 2)
     size = max(path.stat().st_size for path in job.folder.iterdir())
     fill(size + 30)  # In the midst of a line.
     job.steps(["a", "b"], 2, 4)
@@ -322,8 +309,7 @@ def test_entries_that_a_full_disk_lost_do_not_matter_where_the_steps_were_done_a
     job, full_disk
 ):
     fill, make_room = full_disk
-    job.begin(["a", "b"], 0)
-    job.steps(["a", "b"], 0, 3)
+    job.train(["a", "b"], 0, 3)
     # The disk has room for the entries of one rank alone, and all ranks end.
     job.write("a", Give(ring=1, step=3, ids=job.ids(3, 0, 2)))
     job.done(["a"], 3)
@@ -338,8 +324,7 @@ def test_entries_that_a_full_disk_lost_do_not_matter_where_the_steps_were_done_a
 
 def test_entries_that_are_missing_are_told_from_records_that_are_lost(job, full_disk):
     fill, make_room = full_disk
-    job.begin(["a", "b"], 0)
-    job.steps(["a", "b"], 0, 3)
+    job.train(["a", "b"], 0, 3)
     job.write("a", Give(ring=1, step=3, ids=job.ids(3, 0, 2)))
     fill()
     job.write("b", Give(ring=1, step=3, ids=job.ids(3, 1, 2)))
@@ -368,10 +353,13 @@ def test_what_is_no_entry_is_none(line):
     assert decode(line) is None
 
 
-def test_entries_survive_their_file():
+def test_entries_survive_their_file_as_json():
     entry = Give(ring=1 << 60, step=7, ids=np.array([5, 1 << 40], np.int64))
     again = decode(encode(entry))
     assert (again.ring, again.step, again.ids.tolist()) == (1 << 60, 7, [5, 1 << 40])
+    line = encode(Done(ring=1, step=3, examples=0, loss=math.nan))  # A step without examples.
+    assert b"NaN" not in line
+    assert math.isnan(decode(line).loss)
 
 
 GROWING = dataclasses.replace(PLAN, global_batch=0, rank_batch=3)
@@ -384,11 +372,9 @@ class GrowingWriter(Writer):
         super().__init__(folder, GROWING)
         self.taken = 0
 
-    def ring(self, workers, first, last, *, is_over=False, **changes):
+    def ring(self, workers, first, last, *, is_over=False):
         self.spans = GROWING.spans(len(workers), first_step=first, first_record=self.taken)
-        self.begin(workers, first, **{"records": self.taken, **changes})
-        self.steps(workers, first, last)
-        self.leave(workers, last, is_over=is_over)
+        super().ring(workers, first, last, is_over=is_over, records=self.taken)
         self.taken = self.spans.records_before(last)
 
     def ids(self, step, rank, size):
@@ -427,8 +413,7 @@ def run_at_random(job, random):
         alive += [f"w{born + number}" for number in range(newcomers)]
         born += newcomers
         last = random.randint(step, STEPS)
-        job.begin(alive, step)
-        job.steps(alive, step, last)
+        job.train(alive, step, last)
         step = last
         dead = set(random.sample(alive, random.randint(0, len(alive) - 1)))
         if step == STEPS or not dead:

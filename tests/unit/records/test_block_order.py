@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_horovod.records.plan import GROUP_BLOCKS, BlockOrder, DataPlan, Permutation
+from edl_horovod.records.plan import BlockOrder, DataPlan, Permutation
 
 SIZES = st.one_of(
     st.integers(1, 200),
@@ -17,9 +17,7 @@ SIZES = st.one_of(
 ).filter(bool)
 
 
-def make(
-    counts: np.ndarray, seed: int, group_blocks: int = GROUP_BLOCKS
-) -> tuple[BlockOrder, np.ndarray]:
+def make(counts: np.ndarray, seed: int, group_blocks: int) -> tuple[BlockOrder, np.ndarray]:
     """An order, and the ids that it must give, by a list of all blocks."""
     starts = np.cumsum(counts) - counts
     permutation = Permutation(len(counts), np.random.default_rng(seed))
@@ -42,12 +40,6 @@ def test_any_positions_hold_the_records_of_their_blocks(counts, group, seed, dat
         first = data.draw(st.integers(0, sum(counts)))
         stop = data.draw(st.integers(first, sum(counts)))
         assert order.ids(first, stop).tolist() == expected[first:stop].tolist()
-
-
-def test_positions_over_several_groups():
-    counts = np.random.default_rng(0).integers(1, 5, 40 * GROUP_BLOCKS + 7)
-    order, expected = make(counts, 1)
-    assert np.array_equal(order.ids(0, len(expected)), expected)
 
 
 def test_ten_million_blocks_take_little_memory_and_begin_at_once():
