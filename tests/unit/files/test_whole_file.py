@@ -12,27 +12,26 @@ from edl_horovod.errors import JobFailed
 from edl_horovod.files.whole_file import read_json, reserve, write_bytes, write_json, write_text
 
 
-def test_the_text_is_there_and_nothing_else(tmp_path):
+def test_the_text_or_the_value_is_there_and_nothing_else(tmp_path):
     write_text(tmp_path / "hosts", "one")
     write_text(tmp_path / "hosts", "Zürich\n")
     assert (tmp_path / "hosts").read_text(encoding="utf-8") == "Zürich\n"
+    value = {"generation": 3, "members": ["a", "b"]}
+    write_json(tmp_path / "hosts", value)
+    assert json.loads((tmp_path / "hosts").read_text()) == value
     assert [path.name for path in tmp_path.iterdir()] == ["hosts"]
 
 
-def test_a_value_comes_back(tmp_path):
-    value = {"generation": 3, "members": ["a", "b"]}
-    write_json(tmp_path / "x.json", value)
-    assert json.loads((tmp_path / "x.json").read_text()) == value
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
-    target = tmp_path / "folder"
-    target.mkdir()
-    (target / "old").write_text("still here")
-    with pytest.raises(OSError, match="directory"):
-        write_text(target, "new")
+@pytest.mark.parametrize(
+    ("name", "error"), [("folder", IsADirectoryError), ("no/file", FileNotFoundError)]
+)
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, name, error):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "old").write_text("still here")
+    with pytest.raises(error):
+        write_text(tmp_path / name, "new")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
-    assert (target / "old").read_text() == "still here"
+    assert (tmp_path / "folder" / "old").read_text() == "still here"
 
 
 @pytest.mark.root
@@ -93,11 +92,6 @@ def test_a_mode_holds_in_spite_of_the_umask(tmp_path, umask, mode, expected):
     umask(0o077)
     write_bytes(tmp_path / "file", [b"x"], mode=mode)
     assert mode_of(tmp_path / "file") == expected
-
-
-def test_a_missing_directory_is_told(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        write_text(tmp_path / "no" / "file", "x")
 
 
 def test_a_reader_never_sees_a_part(tmp_path):

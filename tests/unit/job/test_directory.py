@@ -14,10 +14,10 @@ from edl_horovod.errors import OutputError
 from edl_horovod.files import marker
 from edl_horovod.job import checkpoint_files, outcome
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.earlier import hold
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.launch.local import LocalTarget
 from tests.jobs import config_of
+from tests.unit.job.test_hold import held
 
 OURS = (
     "logs/build.log",
@@ -44,14 +44,7 @@ def plan_of(folder, *overrides, task="train"):
 
 
 def take(plan):
-    with hold(
-        plan.job_dir,
-        plan.config,
-        hosts=plan.hosts,
-        secret_file=None,
-        is_takeover=False,
-        has_coordinator=True,
-    ):
+    with held(plan):
         pass
 
 
@@ -153,13 +146,6 @@ def test_a_finished_job_whose_settings_cannot_be_read_is_not_taken_for_granted(t
 
 
 # -- who is there before the launcher, or without one
-
-
-def test_a_worker_that_comes_first_leaves_a_folder_that_its_launcher_takes(tmp_path):
-    plan = plan_of(tmp_path)
-    plan.job_dir.enter(tmp_path / "etc" / "config.yaml")
-    (plan.job_dir.events).touch()
-    take(plan)
 
 
 def test_a_worker_does_not_write_into_a_folder_that_is_not_a_job_s(tmp_path):

@@ -10,6 +10,7 @@ from edl_horovod.files import marker
 from edl_horovod.job.directory import with_job_dir
 from edl_horovod.supervisor.run import check_inputs
 from tests.jobs import config_of
+from tests.unit.job.test_directory import contents
 
 
 @pytest.fixture
@@ -25,10 +26,6 @@ def place(tmp_path, monkeypatch):
 def check(task, *overrides):
     models = {"train": ["model_zoo=zoo", "model_def=m"]}.get(task, ["trained_model=model"])
     check_inputs(with_job_dir(config_of(task, ["data=ds/train.recordio", *models, *overrides])))
-
-
-def contents(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def mark(folder, kind="prepared records"):
