@@ -91,6 +91,7 @@ def test_what_is_beside_a_file_or_in_its_place_is_not_destroyed_either(tmp_path,
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("thesis.tex", "mine"),
         *((name, "mine") for name in ("metrics.json", "train.recordio", "trained_model.pb")),
         *((marker.NAME, text) for text in ("", "[]", "{}", '{"format": 1}')),
         (marker.NAME, '{"format": 99, "kind": "x"}'),
