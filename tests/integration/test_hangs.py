@@ -19,6 +19,8 @@ FORMING_SECONDS = 5
 """The default, and so the time-out of every transfer in the ring."""
 LOAD_SECONDS = 6
 """What a busy machine may add to a stated time."""
+LONG_EPOCHS = 3 * counting_job.EPOCHS
+"""Of a job that outlasts a newcomer's 35 s, however busy the machine is."""
 
 
 class Hanging:
@@ -94,7 +96,7 @@ class Hanging:
         report = json.loads(edl("report", str(self.job.job_dir), "-o", "json"))
         (rank,) = [rank_report for rank_report in report["ranks"] if rank_report["pid"] == pid]
         life = rank["until"] - rank["began"]
-        assert sum(rank["seconds"].values()) == pytest.approx(life, rel=0.005, abs=0.02)
+        assert sum(rank["seconds"].values()) == pytest.approx(life, rel=0.005, abs=0.5)
         assert rank["doing"] == ""
         return rank["seconds"]
 
@@ -105,9 +107,9 @@ class Hanging:
         (self._folder / "hurry").touch()
         self.job.succeed()
 
-    def finish(self):
+    def finish(self, **of_job):
         self.hurry()
-        counting_job.assert_each_record_once_an_epoch(self._folder / "out")
+        counting_job.assert_each_record_once_an_epoch(self._folder / "out", **of_job)
 
 
 @pytest.fixture
@@ -252,7 +254,7 @@ def test_a_stuck_worker_is_ended_with_its_stacks_and_replaced(hanging, place):
 
 @pytest.mark.long
 def test_a_newcomer_that_takes_35_seconds_to_start_stops_nobody(hanging):
-    job = hanging(**{"launch.np": 1, "elastic.max_np": 2})
+    job = hanging(epochs=LONG_EPOCHS, **{"launch.np": 1, "elastic.max_np": 2})
     job.hang("build", 1)
     running = job.start()
     running.want(2)
@@ -265,7 +267,7 @@ def test_a_newcomer_that_takes_35_seconds_to_start_stops_nobody(hanging):
     assert len(running.events("generation")) == 1
     job.go_on("build", 1)
     running.wait_for_ring(2)
-    job.finish()
+    job.finish(epochs=LONG_EPOCHS)
 
 
 @pytest.mark.long
