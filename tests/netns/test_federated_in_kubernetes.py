@@ -11,6 +11,7 @@ import yaml
 
 from edl_horovod.job import events
 from tests.component.cluster.test_golden import K8S, rendered
+from tests.frameworks import QUICKEST
 from tests.later import LATER
 from tests.netns import kubelet
 from tests.netns.cluster_job import Job
@@ -22,7 +23,8 @@ if LATER:
 pytestmark = [pytest.mark.root, pytest.mark.timeout(500)]
 
 PARTIES = ("north", "south", "west")
-ROUNDS = 400
+MODELS = {"keras": "curve", "torch": "torch_curve"}
+ROUNDS = 160
 """More than pass until the test says that they may hurry."""
 
 
@@ -62,7 +64,7 @@ class Federation:
         subprocess.run(["cp", "-r", REPOSITORY / "tests" / "zoo", volume / "zoo"], check=True)
         write_data(volume, party, 48)
         (volume / f"folder-of-{party}").rename(volume / "records")
-        settings |= {"model_zoo": "/data/zoo", "model_def": "curve"}
+        settings |= {"model_zoo": "/data/zoo", "model_def": MODELS[QUICKEST]}
         settings["params"] = {"slow_until": "/data/hurry"}
         settings["launch"] = {"threads_per_rank": 1}
         settings["train"]["batch_size"] = 12
