@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests import logs
 from tests.programs import REPOSITORY
 from tests.warm import start_program
 
@@ -35,7 +36,9 @@ def run_ranks(tmp_path):
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         texts = [path.read_text(errors="replace") for path in (printed, log)]
-        assert process.returncode == 0, "\n".join([f"{module}: {end}", *texts])
+        # A ring's ranks have logs of their own, which it prints when it ends by itself.
+        of_ranks = logs.page(tmp_path.rglob("*.log")) if process.returncode < 0 else ""
+        assert process.returncode == 0, "\n".join([f"{module}: {end}", *texts, of_ranks])
         return texts
 
     return run
