@@ -383,9 +383,15 @@ class EventLog:
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         self._is_failing = False
 
-    def write(self, event: Event) -> None:
-        """Append one event; where that fails, warn once until it succeeds again."""
-        line = line_of(Recorded(round(time.time(), 4), self._source, event)).encode()
+    def write(self, event: Event, *, at: float | None = None) -> None:
+        """Append one event; where that fails, warn once until it succeeds again.
+
+        Args:
+            event: The event.
+            at: When it was, in seconds since the epoch; None for now.
+        """
+        when = round(time.time() if at is None else at, 4)
+        line = line_of(Recorded(when, self._source, event)).encode()
         try:
             if self._is_torn():
                 line = b"\n" + line

@@ -221,6 +221,8 @@ class Activity:
     def write_account(self, *, is_last: bool = False) -> float:
         """Write the account so far; returns the age of the process in seconds."""
         seconds, age, doing = self.account()
+        # Before the disk is asked for room: meanwhile other threads may keep this one waiting.
+        at = time.time()
         self._write(
             AccountEvent(
                 pid=os.getpid(),
@@ -233,13 +235,14 @@ class Activity:
                 doing="" if is_last else doing,
                 steps=self._num_steps,
                 age=round(age, 4),
-            )
+            ),
+            at=at,
         )
         return age
 
-    def _write(self, event: Event) -> None:
+    def _write(self, event: Event, *, at: float | None = None) -> None:
         if self._events is not None and self._events.has_room():
-            self._events.write(event)
+            self._events.write(event, at=at)
 
     def report(self, generation: int) -> messages.Pong:
         """The current phase and its duration, as the answer to a ping."""

@@ -96,7 +96,7 @@ class Hanging:
         report = json.loads(edl("report", str(self.job.job_dir), "-o", "json"))
         (rank,) = [rank_report for rank_report in report["ranks"] if rank_report["pid"] == pid]
         life = rank["until"] - rank["began"]
-        assert sum(rank["seconds"].values()) == pytest.approx(life, rel=0.005, abs=0.5)
+        assert sum(rank["seconds"].values()) == pytest.approx(life, rel=0.005, abs=0.02)
         assert rank["doing"] == ""
         return rank["seconds"]
 

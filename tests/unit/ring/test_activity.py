@@ -4,6 +4,7 @@ import inspect
 import itertools
 import random
 import threading
+import time
 import timeit
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,8 @@ from tests.waiting import wait_until
 @pytest.fixture
 def clock(monkeypatch):
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    times = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now)
+    monkeypatch.setattr(module, "time", times)
     return clock
 
 
@@ -211,6 +213,19 @@ def test_a_rank_that_hangs_books_the_time_since_its_last_progress(trace, clock):
     assert (account.seconds["computing"], account.seconds["hung"]) == (5.0, 300.0)
     assert "input" not in account.seconds
     assert account.doing == ""
+
+
+def test_the_time_of_an_account_is_that_of_its_age_however_late_it_is_written(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "events.jsonl"
+    with EventLog(path, "host:0") as log:
+        monkeypatch.setattr(log, "has_room", lambda: time.sleep(0.5) or True)
+        activity = Activity(age=0.0)
+        activity.write_to(log)
+        activity.write_account()
+    (account,) = read(path)
+    assert account.time - account.event.began == pytest.approx(account.event.age, abs=0.2)
 
 
 def hang(is_reached, until):
