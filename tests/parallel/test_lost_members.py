@@ -5,8 +5,8 @@ import pytest
 from tests.frameworks import FRAMEWORKS, NEEDS_TORCH
 
 NUM_RINGS = 4
-SOON_SECONDS = 10.0
-"""Less than the ring's time-out, and several times what it takes on a quiet machine."""
+SOON_SECONDS = 5.0
+"""A third of the ring's time-out."""
 
 
 @pytest.mark.long
