@@ -42,6 +42,8 @@ COMPLAINT_SECONDS = 10.0
 Message = dict[str, Any]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 """Handles a connection to its end."""
+Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]
+"""Begins to handle a connection, or handles it to its end."""
 
 
 def _finite(text: str) -> float:
@@ -224,6 +226,21 @@ class Refusals:
             log.warning("connection refused, %d until now: %s", self._num_refused, reason)
 
 
+async def start_server(accept: Accept, host: str, port: int = 0, **limits: int) -> asyncio.Server:
+    """Listen, as `asyncio.start_server`; that leaves its port open if it is cancelled.
+
+    Raises:
+        OSError: The port is taken.
+    """
+    server = await asyncio.start_server(accept, host, port, start_serving=False, **limits)
+    try:
+        await server.start_serving()
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
 class Listener:
     """A listening port; a connection is closed when its handler ends, in whichever way."""
 
@@ -253,9 +270,8 @@ class Listener:
         Raises:
             OSError: The port is taken.
         """
-        self._server = await asyncio.start_server(
-            self._accept, host, port, limit=self._max_line_bytes, backlog=at_most(BACKLOG)
-        )
+        limits = {"limit": self._max_line_bytes, "backlog": at_most(BACKLOG)}
+        self._server = await start_server(self._accept, host, port, **limits)
         return int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:

@@ -289,7 +289,7 @@ class PartyLinks:
             self._own_port = await self._listener.start(bound, int(port or 0))
             self._own_host = own_host
         if self._rendezvous is None:
-            self._rendezvous = await asyncio.start_server(self._serve_rendezvous, LOOPBACK, 0)
+            self._rendezvous = await wire.start_server(self._serve_rendezvous, LOOPBACK)
         port_of_rendezvous: int = self._rendezvous.sockets[0].getsockname()[1]
         return port_of_rendezvous
 

@@ -1,12 +1,14 @@
 """Lines between coordinator and workers: only what the other end said, once and in its order."""
 
+import asyncio
+import contextlib
 import functools
 import hashlib
 import hmac
 
 import pytest
 
-from edl_horovod.coordinator.wire import MAX_LINE_BYTES, Channel, WireError, new_nonce
+from edl_horovod.coordinator.wire import MAX_LINE_BYTES, Channel, Listener, WireError, new_nonce
 
 SECRET = b"a secret of the job"
 
@@ -123,3 +125,25 @@ def test_numbers_that_are_none_are_sent_as_nothing():
     server, client = channels()
     line = client.seal({"kind": "finished", "metrics": {"loss": float("nan"), "auc": 0.5}})
     assert server.open(line)["metrics"] == {"loss": None, "auc": 0.5}
+
+
+async def test_a_listener_that_is_cancelled_while_it_starts_leaves_no_port_open():
+    def listener():
+        return Listener(lambda *_: asyncio.sleep(0), max_line_bytes=1, max_unauthenticated=1)
+
+    with contextlib.closing(listener()) as first:
+        port = await first.start("127.0.0.1")
+    for num_turns in range(50):  # It starts within a few turns of the event loop.
+        with contextlib.closing(listener()) as taken:
+            start = asyncio.create_task(taken.start("127.0.0.1", port))
+            for _ in range(num_turns):
+                await asyncio.sleep(0)
+            if start.done():
+                break
+            start.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await start
+        with contextlib.closing(listener()) as second:
+            await second.start("127.0.0.1", port)
+    assert start.done()
+    assert num_turns > 1
