@@ -221,7 +221,7 @@ class Activity:
     def write_account(self, *, is_last: bool = False) -> float:
         """Write the account so far; returns the age of the process in seconds."""
         seconds, age, doing = self.account()
-        # Before the disk is asked for room: meanwhile other threads may keep this one waiting.
+        # Before the disk is asked for room, as other threads may keep this one waiting then.
         at = time.time()
         self._write(
             AccountEvent(
