@@ -132,7 +132,7 @@ SIDE_BY_SIDE := $(PYTEST) --workers 3
 JOBS := tests/parallel tests/integration
 TESTS := $(JOBS) tests/kube tests/component tests/unit
 
-SOON := not long and not root
+SOON := not long and not further and not root
 
 # ONLY=torch runs the tests with that in their names alone, as after PyTorch was added; CHANGED=1 those of the modules
 # that differ from the last commit of the branch that one began at.
@@ -157,7 +157,7 @@ test-versions:
 	  $(MAKE) PYTHON=$$python VENV=.venv-$$version DEMO=demo-$$version demo test || exit; done
 
 # Which tests `test-all` runs besides networks and images, as pytest's -m takes it.
-LONG ?= root or long
+LONG ?= root or long or further
 
 # The rest, after `make test`: nothing runs in both. What needs root says so and is skipped without it.
 test-all: $(READY)

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 
 import hypothesis
@@ -16,7 +17,6 @@ import pytest
 
 from tests import databases
 from tests.frameworks import HALVES, is_there
-from tests.integration.which_frameworks import CORE, EACH
 from tests.later import evaluate_later, run_later_blocks
 from tests.shared import shared
 
@@ -44,15 +44,6 @@ pytest_plugins = ["tests.workers"]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 FIGURE = "figure"
-RINGS = {
-    "component/frameworks",
-    "component/ring",
-    "component/worker",
-    "parallel",
-    "unit/ring",
-    *(f"integration/{name}" for name in EACH | CORE),
-}
-"""Folders and files of what happens to rings."""
 BROUGHT_BY = {
     "h5py": "keras",
     "keras": "keras",
@@ -83,20 +74,17 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark what CI leaves to the night, so that it ends in time: `further` in pyproject.toml.
-
-    Of long tests CI runs those of rings, and those that say so.
-    """
-    here = Path(__file__).parent
+    """Let `make test ONLY=torch` find tests of both frameworks, and shorten tables of cases."""
+    num_cases = Counter()
     for item in items:
-        path = item.path.relative_to(here).with_suffix("")
-        # They all need PyTorch, so `make test ONLY=torch` is to find them.
-        if "both" in path.parts:
+        # They all need PyTorch.
+        if "both" in item.path.relative_to(Path(__file__).parent).parts:
             item.extra_keyword_matches.add("torch")
-        is_of_rings = any(str(place) in RINGS for place in (path, *path.parents))
-        marks = item.iter_markers("long")
-        if not all(mark.kwargs.get("in_ci", is_of_rings) for mark in marks):
-            item.add_marker("further")
+        for mark in [mark for mark in item.own_markers if "after" in mark.kwargs]:
+            function = item.path, item.originalname
+            num_cases[function] += 1
+            if num_cases[function] <= mark.kwargs["after"]:
+                item.own_markers.remove(mark)
 
 
 def pytest_ignore_collect(collection_path, config):

@@ -50,9 +50,9 @@ def _one_soon(soon, mark):
 
 FIRST_SOON = _one_soon(FIRST, pytest.mark.long)
 """The first framework that is set up in `make test`, the others in `make test-all`."""
-FIRST_IN_CI = _one_soon(FIRST, pytest.mark.long(in_ci=False))
+FIRST_IN_CI = _one_soon(FIRST, pytest.mark.further)
 """The same, but the others only at night."""
 QUICKEST = "torch" if is_there("torch") else FIRST
 """Its ranks start soonest, for what is long and the same for all."""
-QUICKEST_IN_CI = _one_soon(QUICKEST, pytest.mark.long(in_ci=False))
+QUICKEST_IN_CI = _one_soon(QUICKEST, pytest.mark.further)
 """For tests that are long anyway: this framework in CI, the others at night."""

@@ -82,7 +82,7 @@ def pages_with(term, folder):
     return {index["docnames"][at] for at in numbers}
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_the_site_builds_without_network_and_works_from_files(tmp_path):
     folder = tmp_path / "site"
     command = [sys.executable, "-c", BUILD, "-q", "-E", "-W", "--keep-going", DOCS, folder]

@@ -213,7 +213,9 @@ def shared_folder(tmp_path_factory):
 def pytest_generate_tests(metafunc):
     if "framework" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]
-        is_long = any(metafunc.definition.iter_markers("long"))
+        is_long = bool(
+            {"long", "further"} & {mark.name for mark in metafunc.definition.iter_markers()}
+        )
         frameworks = frameworks_for(module, metafunc.function.__name__, is_long=is_long)
         if frameworks:
             metafunc.parametrize("framework", frameworks, indirect=True)

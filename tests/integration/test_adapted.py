@@ -29,7 +29,7 @@ def data(tmp_path):
     return path
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_two_ranks_adapt_once_and_the_trained_model_predicts_with_it(start, data, tmp_path):
     common = ("model_def=texts", "train.batch_size=40", "data_plan.lanes=4", f"data={data}")
     settings = (*common, f"validation_data={data}", "train.epochs=2")

@@ -34,7 +34,7 @@ def wait_for_size(job, size):
     )
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_rank_that_brings_nothing_is_put_out_again_and_stays_warm(start, tmp_path):
     job = start("train", *overrides(tmp_path, "paced.PacedSpec"))
     job.wait_for_step(2)
@@ -48,7 +48,7 @@ def test_a_rank_that_brings_nothing_is_put_out_again_and_stays_warm(start, tmp_p
     assert not [e for e in job.events("worker") if e.event.state in ("left", "lost", "failed")]
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_ranks_that_pay_are_all_taken_in(start, tmp_path):
     job = start("train", *overrides(tmp_path, "paced.PerRecordSpec", **{"elastic.max_np": 3}))
     job.wait_for_step(2)

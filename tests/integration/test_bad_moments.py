@@ -91,7 +91,7 @@ def test_a_worker_that_the_kernel_kills_for_memory_costs_no_record(
     assert (proof.is_finished, proof.num_records) == (True, EPOCHS * NUM_RECORDS)
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_a_worker_that_is_killed_at_the_same_step_in_each_life_ends_the_job(start, settings):
     job = start("train", *settings, "model_def=dying", "params.bad_id=70", "launch.np=1")
     assert job.end() == JobFailed.exit_code, job.describe()
@@ -160,7 +160,7 @@ def test_a_disk_that_is_full_while_a_ledger_is_written_ends_no_job(start, settin
     assert (progress.state, progress.step) == ("finished", 15)
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.root
 def test_a_job_that_a_full_disk_ended_goes_on_and_its_ledger_is_a_proof(start, settings, small):
     words = [*settings, *PACED, f"job_dir={small}/job", f"output={small}/out"]
@@ -201,7 +201,7 @@ def test_a_stream_that_the_disk_has_no_room_for_is_told_and_leaves_nothing(
         os.system(f"umount {small}")
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_ctrl_c_while_a_stream_is_read_leaves_none_of_it(start, settings, tmp_path):
     others = [text for text in settings if not text.startswith("data=")]
     job = start("train", *others, "model_def=rows", "data=dataset:own_rows.slow_stream")

@@ -79,7 +79,7 @@ def settings(tmp_path):
     return ["model_def=reading.ReadingSpec", f"data={data}", "train.batch_size=20"]
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_a_model_that_reads_a_table_predicts_when_the_zoo_is_gone(
     start, model_zoo, settings, tmp_path
 ):
@@ -100,7 +100,7 @@ def test_a_model_that_reads_a_table_predicts_when_the_zoo_is_gone(
         assert len(reader) == 60
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.parametrize("here", ["Path({zoo!r})", "Path('zoo')"])
 def test_a_path_that_leads_to_the_zoo_itself_is_refused_before_the_first_step(
     start, model_zoo, settings, tmp_path, here
@@ -112,7 +112,7 @@ def test_a_path_that_leads_to_the_zoo_itself_is_refused_before_the_first_step(
     assert job.events("step") == []
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_model_whose_output_depends_on_a_table_gives_the_same_from_the_copy(
     start, model_zoo, settings, tmp_path
 ):

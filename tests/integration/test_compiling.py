@@ -7,7 +7,7 @@ import pytest
 from tests import counting_job
 from tests.frameworks import NEEDS_TORCH
 
-pytestmark = [pytest.mark.long, NEEDS_TORCH]
+pytestmark = [pytest.mark.further, NEEDS_TORCH]
 
 
 @pytest.mark.timeout(600)

@@ -16,8 +16,8 @@ def children_of(pid):
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.long(in_ci=True)
-@pytest.mark.parametrize("victim", ["rank", pytest.param("process", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("victim", ["rank", pytest.param("process", marks=pytest.mark.further)])
 def test_a_kill_costs_no_record_and_leaves_no_process(start, tmp_path, victim):
     settings = {"framework": "torch", "model_def": "torch_counting", "data_plan.processes": 2}
     job = start("train", *counting_job.overrides(tmp_path, **settings, **{"launch.np": 2}))

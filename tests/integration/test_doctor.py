@@ -11,7 +11,7 @@ import pytest
 from tests.frameworks import HALVES, NEEDS_KERAS, is_there
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_two_ranks_of_each_framework_add_their_numbers():
     command = [sys.executable, "-m", "edl_horovod", "doctor", "frameworks", "ring", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250)
@@ -26,7 +26,7 @@ def test_two_ranks_of_each_framework_add_their_numbers():
     )
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @NEEDS_KERAS
 def test_a_framework_that_cannot_be_imported_is_told_with_its_own_error(tmp_path):
     (tmp_path / "keras").mkdir()

@@ -19,7 +19,7 @@ from tests.records import example
 
 RELEASED = os.environ.get("EDL_TEST_ELASTICDL_ZOO", "")
 pytestmark = [
-    pytest.mark.long,
+    pytest.mark.further,
     pytest.mark.skipif(not RELEASED, reason="EDL_TEST_ELASTICDL_ZOO names no checkout"),
 ]
 NUM_RECORDS = 96

@@ -74,7 +74,7 @@ def edl(installed, tmp_path):
     return run
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_an_installed_package_adds_to_all_tables(edl, tmp_path):
     assert edl("greet", "all", "of", "you") == "Hello all of you\n"

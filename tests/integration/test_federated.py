@@ -170,7 +170,7 @@ def test_parties_train_one_model_and_keep_their_records_and_paths_to_themselves(
                 assert not any(mark in content for mark in marks), path
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_killed_party_comes_back_and_the_others_lose_nothing(federation):
     slow = federation.folder / "hurry"
@@ -199,7 +199,7 @@ def test_a_killed_party_comes_back_and_the_others_lose_nothing(federation):
     federation.assert_same_weights(*PARTIES)
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.timeout(240)
 def test_a_training_that_all_left_goes_on_where_it_was(federation):
     slow = federation.folder / "hurry"
@@ -219,7 +219,7 @@ def test_a_training_that_all_left_goes_on_where_it_was(federation):
     assert max(resumed) >= 2
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.timeout(240)
 def test_variables_of_a_party_stay_on_its_disk_and_come_back_with_it(federation, framework):
     """Its output layer is its own, through a kill of the party and through the end of all."""
@@ -261,7 +261,7 @@ def test_variables_of_a_party_stay_on_its_disk_and_come_back_with_it(federation,
                 assert marks[party] not in path.read_bytes(), path
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.timeout(240)
 def test_a_straggler_a_table_by_consent_and_bad_validation_data(federation):
     folder, hurry = federation.folder, federation.folder / "hurry"
@@ -291,7 +291,7 @@ def test_a_straggler_a_table_by_consent_and_bad_validation_data(federation):
         assert re.search("metrics .*north", edl("status", f"{folder}/{party}.job"))
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.timeout(300)
 def test_parties_that_do_not_fit_are_told_why_and_the_others_go_on(federation):
     folder = federation.folder
@@ -354,7 +354,7 @@ def skipped_rounds(job):
     return [message.split()[1] for message in messages if "is skipped" in message]
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "federation", [["federated.min_parties=3", "federated.secure_sums=true"]], indirect=True
@@ -374,7 +374,7 @@ def test_parties_with_secure_sums_evaluate_on_the_examples_of_all(federation):
     assert not any(skipped_rounds(job) for job in federation.parties.values())
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "federation", [["federated.min_parties=3", "federated.secure_sums=true"]], indirect=True
@@ -413,7 +413,7 @@ def accounts_of(job):
     return [recorded.event for recorded in job.events("privacy")]
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.timeout(240)
 def test_a_party_whose_epsilon_is_used_up_ends_and_the_others_go_on(federation):
     federation.join("north", *PRIVATE)
@@ -437,7 +437,7 @@ def test_a_party_whose_epsilon_is_used_up_ends_and_the_others_go_on(federation):
     assert accounts_of(federation.parties["south"]) == []
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_private_party_that_is_killed_goes_on_with_its_account(federation):
     slow = federation.folder / "hurry"
@@ -464,7 +464,7 @@ def test_a_private_party_that_is_killed_goes_on_with_its_account(federation):
     assert accounts_of(again)[0].passes > before
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_private_party_alone_learns_digits(start, tmp_path):
     digits = load_digits()

@@ -129,16 +129,16 @@ def weights(output):
     return dict(read_params(trained_model.read(output).params_files))
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("write", "model"),
     [
         (write_tfrecords, "tiny"),
         (write_parquet, "rows"),
-        pytest.param(write_arrays, "rows", marks=pytest.mark.long),
-        pytest.param(no_files, "rows", marks=pytest.mark.long),
-        pytest.param(a_stream, "rows", marks=pytest.mark.long),
-        pytest.param(examples_of_tf_data, "examples", marks=pytest.mark.long),
+        pytest.param(write_arrays, "rows", marks=pytest.mark.further),
+        pytest.param(no_files, "rows", marks=pytest.mark.further),
+        pytest.param(a_stream, "rows", marks=pytest.mark.further),
+        pytest.param(examples_of_tf_data, "examples", marks=pytest.mark.further),
     ],
 )
 def test_two_ranks_train_what_one_does_on_recordio(start, framework, tmp_path, write, model):
@@ -176,7 +176,7 @@ def test_two_ranks_train_what_one_does_on_recordio(start, framework, tmp_path, w
         assert len(reader) == NUM_RECORDS
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_classes_of_pictures_keep_the_numbers_of_the_training(start, tmp_path):
     data, model = write_pictures(tmp_path / "data"), tmp_path / "model"
     settings = ("model_def=formats.FormatSpec", f"data={data}", f"validation_data={data}")
@@ -253,7 +253,7 @@ def lose_a_worker_and_resume(start, data, **variables):
     return printed, resumed.printed
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.parametrize(
     "write", [write_pictures, write_tars, write_mds, write_json_lines, write_feather, write_arrays]
 )
@@ -261,14 +261,14 @@ def test_each_record_counts_once_over_a_killed_worker_and_another_ring(start, tm
     lose_a_worker_and_resume(start, write(tmp_path / "data"))
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_stream_is_read_once_by_all_ranks_and_the_job_that_goes_on(start, tmp_path):
     printed = lose_a_worker_and_resume(start, a_stream(tmp_path))
     assert [text.count("it is read once now") for text in printed] == [1, 0], printed
     assert not (tmp_path / "job-0" / "records.partial").exists()
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.parametrize("write", [write_pictures, write_mds])
 def test_each_record_in_s3_counts_once_over_a_killed_worker_and_another_ring(
     start, tmp_path, monkeypatch, write

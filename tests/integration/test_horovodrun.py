@@ -147,7 +147,7 @@ def warm_workers(config):
     return [int(path.stem.split("-")[1]) for path in socket_folder(config).glob("*.sock")]
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_an_earlier_result_is_not_replaced_unasked(horovodrun, tmp_path):
     earlier = tmp_path / "out"
 
@@ -162,7 +162,7 @@ def test_an_earlier_result_is_not_replaced_unasked(horovodrun, tmp_path):
     assert (earlier / "metrics.json").read_text() == "{}"
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_host_joins_and_killed_workers_are_survived_the_leader_too(horovodrun):
     job = horovodrun(FIRST, SECOND)
     job.ring(2)
@@ -183,7 +183,7 @@ def test_a_host_joins_and_killed_workers_are_survived_the_leader_too(horovodrun)
     assert all("stop in" in str(stop) for stop in losses)
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_host_that_came_early_joins_and_a_withdrawn_one_goes(horovodrun):
     job = horovodrun(FIRST, SECOND)
     job.wait_for_worker(SECOND)
@@ -202,7 +202,7 @@ def test_a_host_that_came_early_joins_and_a_withdrawn_one_goes(horovodrun):
     assert [stop.worker for stop in summarize(job.job.events()).stops.losses] == [f"{THIRD}:0"]
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_warm_workers_take_the_places_of_what_horovodrun_launches(horovodrun, keep_warm):
     pids = []
 

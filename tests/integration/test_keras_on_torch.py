@@ -13,7 +13,7 @@ from tests.frameworks import is_there
 from tests.records import write_records
 
 pytestmark = [
-    pytest.mark.long,
+    pytest.mark.further,
     pytest.mark.skipif(
         not (is_there("torch") and is_there("tensorflow")), reason="needs Keras and PyTorch"
     ),

@@ -46,13 +46,13 @@ def assert_same_weights(shared_folder, framework):
     return compare
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_a_ring_of_one_gets_the_weights_of_all_launches(start, data, assert_same_weights, tmp_path):
     start("train", *COMMON, f"data={data}", "launch.np=1").succeed()
     assert_same_weights(tmp_path / "out")
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_ring_of_three_gets_the_weights_of_all_launches(
     start, data, assert_same_weights, tmp_path
 ):
@@ -60,13 +60,13 @@ def test_a_ring_of_three_gets_the_weights_of_all_launches(
     assert_same_weights(tmp_path / "out")
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_a_static_ring_gets_the_weights_of_all_launches(start, data, assert_same_weights, tmp_path):
     start("train", *COMMON, f"data={data}", "launch=mpi", "launch.np=2").succeed()
     assert_same_weights(tmp_path / "out")
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_a_static_ring_ends_with_its_killed_launcher(start, data):
     endless = ("model_def=tiny", "train.epochs=1000000", f"data={data}")
     job = start("train", *endless, "launch=mpi", "launch.np=2")
@@ -75,7 +75,7 @@ def test_a_static_ring_ends_with_its_killed_launcher(start, data):
     wait_until(lambda: not job.processes(), "the end of the ring", seconds=20)
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_a_static_ring_names_the_rank_that_was_killed(start, data):
     endless = ("model_def=tiny", "train.epochs=1000000", f"data={data}")
     job = start("train", *endless, "launch=mpi", "launch.np=2")
@@ -115,7 +115,7 @@ def test_without_mpi_one_sentence_says_what_to_install(start, data, tmp_path):
     assert "Traceback" not in job.printed
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_a_bad_loss_ends_the_job_with_its_step(start, data, tmp_path):
     job = start("train", *COMMON, f"data={data}", "params.bad_id=5", "launch.np=2")
     assert job.end() == 5, job.describe()
@@ -129,14 +129,22 @@ def test_a_bad_loss_ends_the_job_with_its_step(start, data, tmp_path):
     ("overrides", "code", "sentence"),
     [
         (["model_def=raises"], 3, "this file is broken on purpose"),
-        pytest.param(["model_def=tinny"], 3, "tiny", marks=pytest.mark.long),
-        pytest.param(["model_def=tiny", "params.keep=2"], 2, "keep_every", marks=pytest.mark.long),
+        pytest.param(["model_def=tinny"], 3, "tiny", marks=pytest.mark.further),
         pytest.param(
-            ["model_def=tiny", "train.batchsize=2"], 2, "train.batch_size", marks=pytest.mark.long
+            ["model_def=tiny", "params.keep=2"], 2, "keep_every", marks=pytest.mark.further
+        ),
+        pytest.param(
+            ["model_def=tiny", "train.batchsize=2"],
+            2,
+            "train.batch_size",
+            marks=pytest.mark.further,
         ),
         (["model_def=tiny", "data=/no/such/*.recordio"], 4, "/no/such"),
         pytest.param(
-            ["model_def=tiny", "model_zoo=/no/such/zoo"], 2, "/no/such/zoo", marks=pytest.mark.long
+            ["model_def=tiny", "model_zoo=/no/such/zoo"],
+            2,
+            "/no/such/zoo",
+            marks=pytest.mark.further,
         ),
     ],
     ids=lambda value: str(value)[:40],
@@ -153,7 +161,7 @@ def test_a_mistake_is_one_message(start, data, tmp_path, overrides, code, senten
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_what_is_left_out_of_the_data_is_told_once(start, tmp_path):
     data = write_records(tmp_path / "data", 300)
     damaged = tmp_path / "data" / "part-1.recordio"

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(PROGRAM is None, reason=REASON)
 NUM_LOSSES = "document.querySelector('#events').innerText.split('localhost:1 failed').length - 1"
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_a_killed_worker_shows_within_two_seconds(start_paced):
     job = start_paced(
         "train.epochs=40",

@@ -33,7 +33,7 @@ def losses(job):
     return [recorded.event.loss for recorded in job.succeed().events("step")]
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @NEEDS_KERAS
 def test_a_keras_class_learns_on_two_ranks(start, data):
     job = train(
@@ -49,7 +49,7 @@ def test_a_keras_class_learns_on_two_ranks(start, data):
     assert job.events("evaluation")[-1].event.metrics["loss"] < 0.5 * values[0]
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_released_module_learns_and_is_evaluated_and_predicts(start, data, tmp_path):
     job = train(start, data, "model_def=released_tiny", "launch.np=2", f"validation_data={data}")
     values = losses(job)
@@ -68,7 +68,7 @@ def test_a_released_module_learns_and_is_evaluated_and_predicts(start, data, tmp
         assert len(reader) == NUM_RECORDS
 
 
-@pytest.mark.long
+@pytest.mark.further
 @NEEDS_TORCH
 def test_a_pytorch_module_learns_and_is_evaluated_and_predicts(start, tmp_path):
     held_out = "data=dataset:torch_modules.held_out"
@@ -93,7 +93,7 @@ def test_a_pytorch_module_learns_and_is_evaluated_and_predicts(start, tmp_path):
         assert len(reader) == 32
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @NEEDS_KERAS
 @NEEDS_TORCH
 def test_a_setting_that_does_not_fit_the_model_is_named(start, data):
@@ -104,7 +104,7 @@ def test_a_setting_that_does_not_fit_the_model_is_named(start, data):
     assert "framework=torch" in message
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_zoo_of_one_file_trains_and_travels_alone(start, data, tmp_path):
     zoo = tmp_path / "home" / "mine.py"
     zoo.parent.mkdir()
@@ -120,7 +120,7 @@ def test_a_zoo_of_one_file_trains_and_travels_alone(start, data, tmp_path):
         assert len(reader) == NUM_RECORDS
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_overrides_change_the_training_and_travel(start, data, tmp_path):
     base = losses(train(start, data, "model_def=keras_tiny", "train.max_steps=2", "overwrite=true"))
     job = train(
@@ -171,7 +171,7 @@ def read_outputs(path):
     return json.loads(run.stdout.splitlines()[-1])
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @NEEDS_KERAS
 def test_a_zoo_in_git_is_fetched_once_and_its_commit_recorded(start, data, tmp_path):
     repository = tmp_path / "repository"

@@ -256,7 +256,7 @@ def write_pictures(folder, name, *, is_one_hot):
 
 
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.parametrize(("name", "make"), CASES)
 def test_a_model_in_files_survives_a_kill_and_is_used(start, name, make, tmp_path):
     sections = {"model": make(tmp_path), "fusion": {"name": "IterAvgFusionHandler"}}
@@ -330,7 +330,7 @@ def write_keras_file(path):
     keras_2.write_h5(path, config, weights, compiled=compiled)
 
 
-@pytest.mark.long
+@pytest.mark.further
 @NEEDS_KERAS
 @pytest.mark.timeout(240)
 def test_files_of_ibm_fl_train_with_three_parties(tmp_path):

@@ -65,7 +65,7 @@ def code_cell(cells, word):
     return next(cell for cell in cells if cell.cell_type == "code" and word in cell.source)
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_killed_worker_comes_back_and_the_curve_is_drawn(run):
     cells = run("kill-a-worker")
@@ -75,7 +75,7 @@ def test_a_killed_worker_comes_back_and_the_curve_is_drawn(run):
     assert len(pictures(cells)) == 1
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.timeout(600)
 def test_statements_of_cells_train_and_predict(run):
     cells = run("sql")
@@ -86,7 +86,7 @@ def test_statements_of_cells_train_and_predict(run):
     assert all(f"<td>{name}</td>" in predicted for name in ("malignant", "benign"))
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.timeout(600)
 def test_the_events_of_a_job_become_a_table(run):
     cells = run("events")

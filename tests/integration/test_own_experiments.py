@@ -21,7 +21,7 @@ def blocks():
     return [textwrap.dedent(block) for block in blocks]
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_every_command_of_the_tutorial_runs(tmp_path):
     commands = [block for block in blocks() if block.startswith(COMMANDS)]
     promised = [

@@ -76,7 +76,7 @@ def is_python(text):
     return True
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", sorted(WALKED))
 def test_the_snippets_of_a_page_run(page, prepared, tmp_path):

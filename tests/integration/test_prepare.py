@@ -147,7 +147,7 @@ def test_a_process_that_is_killed_is_named_with_its_file_and_the_rest_is_kept(fo
         assert [int(record[:2]) for record in reader] == list(range(NUM_FILES))
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(folder):
     for file in (folder / "in").iterdir():
         file.write_text("slow")
@@ -167,7 +167,7 @@ def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(folder):
     assert f"records: {NUM_FILES}\n" in done.stdout
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_a_killed_run_takes_its_processes_along_and_the_same_command_goes_on(folder):
     for file in (folder / "in").iterdir():
         file.write_text("slow")
@@ -185,7 +185,7 @@ def test_a_killed_run_takes_its_processes_along_and_the_same_command_goes_on(fol
         assert sorted(int(record[:2]) for record in reader) == list(range(NUM_FILES))
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_killed_ranks_and_the_same_command_goes_on(folder):
     for file in list((folder / "in").iterdir())[:40]:
         file.write_text("slow")
@@ -201,7 +201,7 @@ def test_killed_ranks_and_the_same_command_goes_on(folder):
         assert sorted(int(record[:2]) for record in reader) == list(range(NUM_FILES))
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_an_error_under_mpirun_is_said_once_and_ends_all_ranks(folder):
     (folder / "zoo" / "names.py").write_text("import no_such_package\n")
     done = run(*MPIRUN, "-n", "3", *command(folder, "launch=mpi"))

@@ -121,7 +121,7 @@ def with_model_of(framework, code):
     return code.replace('model_def="tiny"', named)
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_jobs_run_in_a_notebook_and_end_with_its_interrupt(folder, framework, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     cells = [BEFORE, TRAIN, PREDICT, INTERRUPTED, CHECK]
@@ -142,7 +142,7 @@ def test_jobs_run_in_a_notebook_and_end_with_its_interrupt(folder, framework, mo
     assert check == "nothing is left\n"
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_jobs_run_in_a_script_without_a_main_guard(folder, framework):
     script = folder / "mine.py"
     script.write_text(with_model_of(framework, BEFORE + IN_A_SCRIPT + CHECK))

@@ -93,14 +93,14 @@ def test_evaluate_equals_the_framework_alone(start, framework, data, model):
     np.testing.assert_allclose(metrics["absolute_error"], expected["mae"], rtol=1e-4)
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_predict_gives_one_output_a_record_in_order(start, framework, data, model, tmp_path):
     start("predict", f"trained_model={model}", f"data={data}", "launch.np=3").succeed()
     compared = in_plain(framework, model, data, tmp_path / "out")
     np.testing.assert_allclose(compared["given"], compared["outputs"], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_predict_into_one_file(start, data, model, tmp_path):
     output = tmp_path / "all.recordio"
     job = start("predict", f"trained_model={model}", f"data={data}", f"output={output}")
@@ -149,7 +149,7 @@ def kill_in_the_final_assembly(job, output):
     assert is_in_time, f"the assembly was over too soon\n{job.describe()}"
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_predict_survives_all_that_happens_to_its_ring(start, framework, tmp_path, slow_model):
     model, fast = slow_model
     processed = tmp_path / "processed"
@@ -199,7 +199,7 @@ def test_predict_survives_all_that_happens_to_its_ring(start, framework, tmp_pat
     )
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_evaluate_survives_a_kill_and_writes_its_metrics(
     start, framework, data, tmp_path, slow_model
 ):
@@ -224,7 +224,7 @@ def test_evaluate_survives_a_kill_and_writes_its_metrics(
     np.testing.assert_allclose(metrics["absolute_error"], expected["mae"], rtol=1e-4)
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_model_predicts_from_an_empty_folder_without_its_zoo(
     start, framework, data, model, tmp_path
 ):

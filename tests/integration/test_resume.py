@@ -57,7 +57,7 @@ def wait_for_checkpoint(job, step):
     )
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_the_last_line_after_ctrl_c_says_how_to_go_on(start, paced):
     job = start("train", *paced, "checkpoint.every_steps=2", "launch.np=1", "train.epochs=100")
     wait_for_checkpoint(job, 4)
@@ -77,7 +77,7 @@ def test_the_last_line_after_ctrl_c_says_how_to_go_on(start, paced):
     )
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_the_loss_curve_is_that_of_a_job_that_nothing_happened_to(start, paced, tmp_path):
     undisturbed = [*paced, "launch.np=2", f"job_dir={tmp_path}/whole-job"]
     whole = losses(start("train", *undisturbed).succeed())
@@ -113,7 +113,7 @@ def found_resets(events):
     return [recorded for recorded in events if recorded.event.kind == "reset"]
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_ctrl_c_keeps_the_last_step_and_a_fresh_job_does_not_lose_it(start, paced, tmp_path):
     job = start("train", *paced, "launch.np=2")
     job.wait_for_step(4)
@@ -154,7 +154,7 @@ def test_a_full_disk_stops_no_training(start, paced, tmp_path):
         os.system(f"umount {small}")
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_new_leader_goes_on_with_the_callbacks_of_the_lost_one(start, paced, tmp_path):
     called = [*paced, "model_def=called", "launch.np=2"]
     whole = losses(start("train", *called, f"job_dir={tmp_path}/whole-job").succeed())
@@ -169,7 +169,7 @@ def test_a_new_leader_goes_on_with_the_callbacks_of_the_lost_one(start, paced, t
         np.testing.assert_allclose(loss, whole[step], rtol=TOLERANCE, err_msg=f"step {step}")
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_leader_lost_at_the_end_leaves_the_midst_of_the_epoch_to_go_on_from(
     start, framework, paced, tmp_path
 ):

@@ -102,7 +102,7 @@ def installed(environment):
     return {line.partition("==")[0] for line in run.stdout.splitlines()}
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_it_builds_once_and_takes_the_wheel_from_the_cache_at_once(environment):
     code, out, err = set_up(environment, "--dry-run")
     assert code == 0, err
@@ -128,7 +128,7 @@ def test_it_builds_once_and_takes_the_wheel_from_the_cache_at_once(environment):
     assert len(builds(environment)) == 1
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_a_build_that_fails_says_why_and_where_its_log_is(environment):
     wheels = environment / "wheels"
     code, _, err = set_up(environment, "--wheel-dir", str(wheels), does="fail")
@@ -142,9 +142,9 @@ def test_a_build_that_fails_says_why_and_where_its_log_is(environment):
     assert "horovod" not in installed(environment)
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.further)]
 )
 def test_an_interrupted_build_leaves_nothing(environment, number):
     with start(environment, "edl_horovod", "setup-horovod", does="hang") as process:
@@ -162,7 +162,7 @@ def test_an_interrupted_build_leaves_nothing(environment, number):
     assert not list((environment / "tmp").iterdir())
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_of_two_that_begin_at_once_one_builds(environment):
     processes = [start(environment, MODULE) for _ in range(2)]
     outputs = [process.communicate(timeout=280) for process in processes]

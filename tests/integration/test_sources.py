@@ -21,7 +21,7 @@ def weights(output):
     return dict(read_params(trained_model.read(output).params_files))
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_two_ranks_on_s3_train_what_one_does_on_the_disk(start, tmp_path):
     pattern = write_records(tmp_path / "data", NUM_RECORDS)
     start("train", *COMMON, f"data={pattern}", f"output={tmp_path}/local").succeed()
@@ -46,7 +46,7 @@ def test_two_ranks_on_s3_train_what_one_does_on_the_disk(start, tmp_path):
         np.testing.assert_allclose(value, local[name], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_what_is_wrong_with_remote_data_is_one_message(start):
     with serve() as server:
         server.put("data/x.recordio", b"")
@@ -72,7 +72,7 @@ def table(tmp_path):
     return tmp_path / "table"
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_folder_of_csv_files_is_learned_and_predicted(start, table, tmp_path):
     model = tmp_path / "model"
     job = start(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import edl_horovod
-from tests.frameworks import FIRST_SOON
+from tests.frameworks import FIRST_IN_CI
 
 ROLES = ("clerk", "cook", "chief")
 TRAINED = """SELECT * FROM employee
@@ -37,9 +37,9 @@ def places(tmp_path):
     return {"db": f"sqlite:///{tmp_path}/hr.db", "models": tmp_path / "models"}
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("written_in", FIRST_SOON)
+@pytest.mark.parametrize("written_in", FIRST_IN_CI)
 def test_a_class_is_learned_measured_explained_and_predicted(places, written_in):
     edl_horovod.sql(TRAINED.format(written_in=written_in), **places)
     measured = edl_horovod.sql("SELECT * FROM employee TO EVALUATE pay", **places)

@@ -28,7 +28,7 @@ def places(request, tmp_path):
     return {"db": database.url, "models": tmp_path / "models", "framework": "torch"}
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_model_is_good_by_default_and_beside_a_linear_model(places):
     pytest.importorskip("torch", reason="make setup FRAMEWORKS=torch")
@@ -43,7 +43,7 @@ def test_a_model_is_good_by_default_and_beside_a_linear_model(places):
     assert trained.metrics["loss"] < 0.05
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.timeout(600)
 def test_a_linear_model_learns_and_predicts_rows_with_nulls(places):
     pytest.importorskip("torch", reason="make setup FRAMEWORKS=torch")

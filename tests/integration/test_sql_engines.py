@@ -14,7 +14,7 @@ TRAIN classifier.DNN
 WITH hidden_units=[16], learning_rate=0.03, train.epochs=20, train.batch_size=40,
      engine.num_workers=2
 LABEL stays INTO stay;"""
-long = pytest.mark.long
+long = pytest.mark.further
 
 
 def stays(role, age):
@@ -40,7 +40,7 @@ def database(request):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.long
+@pytest.mark.further
 @NEEDS_KERAS
 def test_a_server_gets_predictions_of_a_boolean_label(database, tmp_path):
     places = {"db": database.url, "models": tmp_path / "models"}

@@ -14,7 +14,7 @@ WITH hidden_units=[16, 8], train.epochs=1000, train.batch_size=20, train.split='
      engine.num_workers=2 INTO m"""
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(280)
 @NEEDS_KERAS
 def test_a_cancelled_call_leaves_no_process_and_no_file_of_its_job(tmp_path):

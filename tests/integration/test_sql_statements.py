@@ -93,7 +93,7 @@ def test_the_predictions_stand_in_the_column_and_nothing_else_changed(trained):
     assert list((trained / "models" / ".jobs").iterdir()) == []
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_model_is_listed_described_and_measured(trained):
     program = """SHOW MODELS; SHOW LOG my_trained_model;
@@ -116,7 +116,7 @@ def test_the_model_is_listed_described_and_measured(trained):
     assert [row[2] == pytest.approx(152, abs=15) for row in predicted["rows"]] == [True] * 3
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_second_prediction_waits_for_no_import(trained):
     before = list(filter(is_running, children_of(os.getpid())))
@@ -139,7 +139,7 @@ def test_a_second_prediction_waits_for_no_import(trained):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.long
+@pytest.mark.further
 def test_a_training_goes_on_from_the_weights_of_a_model(trained):
     options = ", train.epochs=1, train.batch_size=40, engine.num_workers=2\nUSING my_trained_model"
     text = TRAINED.format(more=options).replace("INTO my_trained_model", "INTO better")
@@ -182,13 +182,13 @@ LABEL salary INTO tuned;"""
             "HPARAM_RANGE(0.0001, 0.05, 'log')",
             ", sweep.num_trials=3, sweep.seed=1",
             3,
-            marks=pytest.mark.long,
+            marks=pytest.mark.further,
         ),
     ],
     ids=["combinations", "search"],
 )
 @pytest.mark.timeout(600)
-@pytest.mark.long
+@pytest.mark.further
 def test_the_best_of_several_trainings_on_a_ring_becomes_the_version(
     trained, tmp_path, rates, options, num_trials
 ):
@@ -239,14 +239,14 @@ ENDED = {
 }
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "name"),
     [
         ("ctrl-c", "one training"),
-        pytest.param("ctrl-c", "trials", marks=pytest.mark.long),
-        pytest.param("kill", "one training", marks=pytest.mark.long),
-        pytest.param("kill", "trials", marks=pytest.mark.long),
+        pytest.param("ctrl-c", "trials", marks=pytest.mark.further),
+        pytest.param("kill", "one training", marks=pytest.mark.further),
+        pytest.param("kill", "trials", marks=pytest.mark.further),
     ],
 )
 @pytest.mark.timeout(600)
@@ -295,7 +295,7 @@ def trains(folder, name):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.long
+@pytest.mark.further
 @NEEDS_KERAS
 def test_the_tutorial_goes_from_nothing_to_a_predicted_column(tmp_path):
     page = (REPOSITORY / "docs" / "tutorials" / "sql.md").read_text()
@@ -329,7 +329,7 @@ def test_the_tutorial_goes_from_nothing_to_a_predicted_column(tmp_path):
         assert predicted == pytest.approx(PAY[role] + 2, abs=15)
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @NEEDS_KERAS
 def test_the_reference_on_postgresql_leaves_no_password_anywhere(postgresql_server, tmp_path):

@@ -26,7 +26,7 @@ def steps_shown(job):
     return [scalar.step for scalar in EventAccumulator(str(folder)).Reload().Scalars("train/loss")]
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_a_job_that_was_stopped_and_resumed_ends_with_the_same_weights(start, tmp_path):
     data = write_records(tmp_path / "data", 120)
     settings = [
@@ -67,7 +67,7 @@ def test_a_job_that_was_stopped_and_resumed_ends_with_the_same_weights(start, tm
     assert shown[0] <= last < shown[-1] == STEPS
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_a_stop_of_a_job_without_checkpoints_must_be_meant(start_paced):
     job = start_paced(
         "train.epochs=20",

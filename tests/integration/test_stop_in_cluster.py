@@ -166,7 +166,7 @@ def job(tmp_path, framework):
         yield pod_job
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_job_goes_on_at_the_step_after_the_last_one_before_it_was_stopped(job, tmp_path):
     job.start()
     job.wait_for(lambda: job.events("generation", size=2, is_formed=True), "a ring of both")
@@ -189,7 +189,7 @@ def test_a_job_goes_on_at_the_step_after_the_last_one_before_it_was_stopped(job,
     counting_job.assert_each_record_once_an_epoch(tmp_path / "out")
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_the_next_launcher_waits_anew_where_one_gave_up_waiting(job, tmp_path):
     job.configure(job.config_file, **{"elastic.min_np": 2, "elastic.wait_seconds": 1})
     assert job.start_launcher().wait(60) == NotEnoughWorkers.exit_code, job.describe()

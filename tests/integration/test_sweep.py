@@ -16,7 +16,7 @@ def states(output):
     return {name: job["state"] for job in jobs for name in job["chosen"].values()}
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_an_interrupt_keeps_what_is_finished(tmp_path, framework):
     data, output = write_records(tmp_path / "data", 100), tmp_path / "sweep"
     command = [

@@ -11,7 +11,7 @@ import pytest
 from edl_horovod.records.examples import read_examples
 from edl_horovod.records.reader import Reader
 from edl_horovod.sql.metrics import probability_metrics, regression_metrics
-from tests.frameworks import FIRST_SOON
+from tests.frameworks import FIRST_IN_CI
 
 ZOO = Path(__file__).parents[2] / "model_zoo"
 ROLES = np.array(["clerk", "cook", "chief"])
@@ -69,7 +69,7 @@ def train(start, tmp_path, written_in, model_def, *settings):
     ).succeed()
 
 
-@pytest.mark.parametrize("written_in", FIRST_SOON)
+@pytest.mark.parametrize("written_in", FIRST_IN_CI)
 def test_a_number_of_a_table_is_learned_evaluated_and_served(start, tables, tmp_path, written_in):
     settings = ("params.label=salary", "params.columns=[role,age,full,hired]")
     settings += ("train.saved_model=true",)
@@ -92,8 +92,8 @@ def test_a_number_of_a_table_is_learned_evaluated_and_served(start, tables, tmp_
     assert regression_metrics(tables["salary"].to_numpy()[:50], predicted).r2 > 0.8
 
 
-@pytest.mark.parametrize("written_in", FIRST_SOON)
-@pytest.mark.long
+@pytest.mark.parametrize("written_in", FIRST_IN_CI)
+@pytest.mark.further
 def test_a_class_of_a_table_is_learned_and_predicted(start, tables, tmp_path, written_in):
     clauses = "params.columns=[role,{kind: bucket, name: age, borders: [30, 40, 50]},{name: full}]"
     settings = ("params.label=paid", "params.class_weights=auto", clauses)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.job import events
-from tests.frameworks import FIRST_SOON, NEEDS_KERAS
+from tests.frameworks import FIRST_IN_CI, NEEDS_KERAS
 from tests.integration.conftest import REPOSITORY, run_script
 from tests.snippets import snippets_in
 
@@ -42,10 +42,10 @@ def walk(tmp_path):
     return walk_project
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(SECONDS)
 @pytest.mark.parametrize(
-    "template", [*FIRST_SOON, pytest.param("table", marks=[NEEDS_KERAS, pytest.mark.long])]
+    "template", [*FIRST_IN_CI, pytest.param("table", marks=[NEEDS_KERAS, pytest.mark.further])]
 )
 def test_a_project_trains_evaluates_predicts_and_tests_itself(walk, template):
     project, printed = walk(template)
@@ -59,7 +59,7 @@ def test_a_project_trains_evaluates_predicts_and_tests_itself(walk, template):
     assert "created (client " in printed
 
 
-@pytest.mark.long
+@pytest.mark.further
 @NEEDS_KERAS
 @pytest.mark.timeout(SECONDS)
 def test_a_project_of_statements_trains_predicts_compares_and_tests_itself(walk):

@@ -86,7 +86,7 @@ def edl(unpacked, cwd, *words):
     )
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_it_composes_a_job_from_any_folder_without_a_framework(unpacked, tmp_path):
     run = edl(
         unpacked,
@@ -180,7 +180,7 @@ def environment(tmp_path):
     return tmp_path / "venv" / "bin"
 
 
-@pytest.fixture(params=["found", pytest.param("built", marks=pytest.mark.long(in_ci=False))])
+@pytest.fixture(params=["found", pytest.param("built", marks=pytest.mark.further)])
 def wheel_dir(request, tmp_path):
     """Where `edl setup-horovod` finds the wheel that this environment has, or none for it.
 
@@ -192,7 +192,7 @@ def wheel_dir(request, tmp_path):
     return Path(url2pathname(urlsplit(json.loads(origin)["url"]).path)).parent
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_in_an_environment_of_its_own_it_sets_up_horovod_and_trains_on_a_ring(
     environment, wheel, wheel_dir, tmp_path
@@ -246,7 +246,7 @@ def git_of_anybody(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="a release is made of a commit")
 @pytest.mark.usefixtures("git_of_anybody")
 def test_a_release_is_the_same_whatever_the_folder_and_the_umask(tmp_path):
@@ -278,7 +278,7 @@ with open(target, "w") as stream:
 """
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="a release is made of a commit")
 @pytest.mark.usefixtures("git_of_anybody")
 def test_a_release_lists_what_is_committed_and_nothing_else(tmp_path):

@@ -42,9 +42,9 @@ def _make_records(folder, kind, model_def):
     "model_def",
     [
         # `make demo` trains this one.
-        pytest.param("mnist_functional_api", marks=[pytest.mark.long, NEEDS_KERAS]),
-        pytest.param("mnist_subclass", marks=[pytest.mark.long, NEEDS_KERAS]),
-        pytest.param("mnist_torch", marks=[pytest.mark.long, NEEDS_TORCH]),
+        pytest.param("mnist_functional_api", marks=[pytest.mark.further, NEEDS_KERAS]),
+        pytest.param("mnist_subclass", marks=[pytest.mark.further, NEEDS_KERAS]),
+        pytest.param("mnist_torch", marks=[pytest.mark.further, NEEDS_TORCH]),
     ],
 )
 def test_models_of_digits_learn_on_two_ranks(start, records, model_def):
@@ -62,7 +62,7 @@ def test_models_of_digits_learn_on_two_ranks(start, records, model_def):
     assert job.events("evaluation")[-1].event.metrics["accuracy"] >= 0.95
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.parametrize("model_def", ["cifar10_functional_api", "cifar10_subclass"])
 @NEEDS_KERAS
 def test_models_of_patches_of_photographs_learn(start, records, model_def):
@@ -98,7 +98,7 @@ def write_table(path, num_rows, *, has_label=True):
             writer.writerow([f"n{number}", round(age, 3), role, *salary])
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.parametrize("model_def", ["regressor.DNN", "regressor.wide_and_deep.MagicalWAD"])
 @NEEDS_KERAS
 def test_models_of_a_table_with_text_and_numbers_learn(start, tmp_path, model_def):
@@ -143,7 +143,7 @@ zip,age,name,rooms
 
 
 @NEEDS_KERAS
-@pytest.mark.long
+@pytest.mark.further
 def test_a_table_of_which_no_cell_tells_what_its_column_holds(start, tmp_path):
     zoo = (f"model_zoo={ZOO}", "model_def=regressor.DNN")
     for part, text in (("train", MIXED), ("new", NEW)):
@@ -176,7 +176,7 @@ def test_a_table_of_which_no_cell_tells_what_its_column_holds(start, tmp_path):
         assert len(reader) == 2
 
 
-@pytest.mark.long
+@pytest.mark.further
 @NEEDS_KERAS
 def test_dropout_sleeps_at_prediction(start, records, tmp_path):
     folder = records("digits", "mnist_subclass")

@@ -125,7 +125,7 @@ def run(volume, models):
     return call
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_models_are_trained_and_predict_in_the_cluster(run, operator, models):
     trained = run(TRAINED.format(rates="HPARAM_CANDIDATES([0.0001, 0.05])"))
     assert " 2 trials" in trained.message

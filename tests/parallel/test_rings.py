@@ -7,6 +7,10 @@ from tests.frameworks import FRAMEWORKS
 TIMEOUT_SECONDS = 900
 
 
+def _long(framework, *, in_ci):
+    return pytest.mark.long if framework.values == (in_ci,) else pytest.mark.further
+
+
 # Where the test ends the ring itself, it shows what that printed.
 @pytest.mark.timeout(TIMEOUT_SECONDS + 60)
 @pytest.mark.parametrize(
@@ -16,8 +20,8 @@ TIMEOUT_SECONDS = 900
         for framework in FRAMEWORKS
         for size, which, marks in [
             (2, "not long", []),
-            (2, "long", [pytest.mark.long(in_ci=framework.values == ("keras",))]),
-            (3, "long or not long", [pytest.mark.long(in_ci=framework.values == ("torch",))]),
+            (2, "long", [_long(framework, in_ci="keras")]),
+            (3, "long or not long", [_long(framework, in_ci="torch")]),
         ]
     ],
 )

@@ -24,7 +24,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_process_that_ignores_sigterm_does_not_outlive_its_program(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert Programs().run([sys.executable, "-c", STUBBORN, "same session"], seconds=3) is None

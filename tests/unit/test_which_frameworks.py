@@ -24,7 +24,7 @@ def test_every_file_of_tests_is_in_one_list():
 
 
 def is_long(parameter) -> bool:
-    return "long" in [mark.name for mark in parameter.marks]
+    return bool({"long", "further"} & {mark.name for mark in parameter.marks})
 
 
 @pytest.mark.parametrize("module", ["test_stop", "test_scale", "test_elastic"])
@@ -40,8 +40,7 @@ def test_long_tests_of_what_is_the_same_for_all_run_where_ranks_start_soonest():
     for module in ("test_stop", "test_scale"):
         parameters = frameworks_for(module, "test_any", is_long=True)
         assert [case.values[0] for case in parameters if not is_long(case)] == [QUICKEST]
-        others = [mark for case in parameters for mark in case.marks if mark.name == "long"]
-        assert not any(mark.kwargs["in_ci"] for mark in others)
+        assert all(mark.name != "long" for case in parameters for mark in case.marks)
     assert frameworks_for("test_elastic", "test_any", is_long=True) == FIRST_SOON
 
 

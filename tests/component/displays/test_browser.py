@@ -65,7 +65,7 @@ def job_dir(tmp_path):
     return path
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_what_happens_is_shown_within_two_seconds_and_without_reload(tab, job_dir):
     with dashboard(job_dir) as served:
         tab.open(served.url)
@@ -147,7 +147,7 @@ def test_what_a_job_writes_stays_text(tab, job_dir):
     assert not [line for line in tab.said if "favicon" not in line]
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_hundred_thousand_events_stay_fluid(browser, tmp_path):
     job_dir = new_job(tmp_path)
     started = recorded("job", 1000.0, "launcher", state="running", task="train")

@@ -137,7 +137,7 @@ def test_streams_that_begin_at_once_keep_to_the_limit(served):
     assert sorted(answers) == [b"HTTP/1.1 200"] * 32 + [b"HTTP/1.1 503"] * 16
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_page_that_is_followed_for_long_is_not_ended(job_dir):
     patience = "from edl_horovod.displays.page import server; server.REQUEST_SECONDS = 2.0"
     with dashboard(job_dir, first=patience) as served:

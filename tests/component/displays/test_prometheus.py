@@ -63,7 +63,7 @@ def scraping(folder, url):
             process.kill()
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_it_follows_a_job(tmp_path):
     job_dir = new_job(tmp_path)
     append(job_dir, "host:0", *EVENTS)
@@ -77,7 +77,7 @@ def test_it_follows_a_job(tmp_path):
         assert value("edl_ring_ranks") == 1
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_it_follows_all_jobs_of_a_folder_by_one_target(tmp_path):
     jobs = [new_job(tmp_path, name) for name in ("a.job", "b.job")]
     for number, job_dir in enumerate(jobs, 1):
@@ -89,7 +89,7 @@ def test_it_follows_all_jobs_of_a_folder_by_one_target(tmp_path):
         assert value("count(edl_up == 1)") == 2
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 def test_every_query_of_grafanas_dashboard_has_an_answer(tmp_path):
     panels = json.loads(DASHBOARD.read_text())["panels"]
     queries = [target["expr"] for panel in panels for target in panel["targets"]]

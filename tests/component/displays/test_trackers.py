@@ -93,7 +93,7 @@ def test_tensorboard(show, caplog):
     assert not caplog.messages
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_mlflow(show, monkeypatch, caplog):
     from mlflow.tracking import MlflowClient
 
@@ -117,7 +117,7 @@ def test_mlflow(show, monkeypatch, caplog):
     assert not caplog.messages
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_wandb(show, monkeypatch, caplog):
     import wandb
 
@@ -217,7 +217,7 @@ def test_wandb_without_a_key_fails_and_does_not_ask_for_one(run_job):
     assert "API key" in line
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.parametrize("begins", [True, False])
 def test_a_launcher_ends_when_the_server_of_wandb_does_not_answer(run_job, begins):
     does_hang, is_over = threading.Event(), threading.Event()

@@ -15,7 +15,7 @@ if LATER:
 RECORDS = [b"first", b"", bytes(70_000), b"\x00\x01"]
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_the_documented_function_prepares_its_records(tmp_path, pytestconfig):
     with tf.io.TFRecordWriter(str(tmp_path / "old.tfrecord"), options="GZIP") as writer:
         for record in RECORDS:

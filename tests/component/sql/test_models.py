@@ -146,7 +146,7 @@ while True:
 """
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.parametrize("action", ["add", "replace", "drop"])
 @pytest.mark.timeout(120)
 def test_killed_at_any_step_the_live_version_is_whole(action, tmp_path):

@@ -42,7 +42,7 @@ def texts_in(folder):
             yield str(path), path.read_bytes().decode("latin-1")
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("is_dry_run", [False, True])
 def test_no_trace_of_the_password_is_left(postgresql, tmp_path, caplog, is_dry_run):

@@ -800,7 +800,7 @@ KILLED = textwrap.dedent(
 )
 
 
-long = pytest.mark.long
+long = pytest.mark.further
 
 
 def _kills(url, folder, action):
@@ -825,7 +825,7 @@ def _kills(url, folder, action):
     assert ended == 0
 
 
-@pytest.mark.long(in_ci=True)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("people", "action"),
     [

@@ -92,7 +92,7 @@ def test_restarts_wait_longer_and_longer(make):
     assert waits == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_slot_that_failed_a_thousand_times_still_waits_a_minute(make):
     slots, clock = make("exit 3", program=("sh", "-c"))
     for _ in range(sys.float_info.max_exp + 2):

@@ -142,7 +142,7 @@ def records_of(output: Path) -> list[bytes]:
         return list(reader)
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_rings_that_change_and_break_give_the_records_of_one_rank(make_work, tmp_path):
     serial = make_work(output=str(tmp_path / "serial"), job_dir=str(tmp_path / "serial.job"))
     run_ring(serial, size=1, num_segments=NUM_SEGMENTS)
@@ -297,7 +297,7 @@ def test_a_processor_without_process_is_refused(make_work):
         make_work(MODEL_FILE + code)
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_what_a_processor_raises_names_its_line(make_work):
     code = "\nclass PredictionOutputsProcessor:\n    def process(self, predictions): 1 / 0\n"
     work = make_work(MODEL_FILE + code)

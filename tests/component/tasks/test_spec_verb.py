@@ -65,7 +65,7 @@ def test_programs_get_json(show, tmp_path):
     assert [layer["kind"] for layer in described["layers"]] == ["Linear"]
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_an_error_of_the_files_is_one_of_the_command(show, tmp_path):
     (tmp_path / "m.pt").write_text("text")
     code, _, err = show(model_definition="m.pt")
@@ -82,7 +82,7 @@ def test_a_spec_that_a_function_returns_is_not_called(tmp_path, capsys):
     assert "no code" in capsys.readouterr().err
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=torch")
 def test_a_model_of_the_zoo_is_written_whole_or_not_at_all(tmp_path, capfd):
     zoo, output = tmp_path / "zoo", tmp_path / "digits"

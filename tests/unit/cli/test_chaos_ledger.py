@@ -100,7 +100,7 @@ def test_a_job_without_a_ledger_or_with_an_empty_one_is_told(tmp_path, capsys, h
     assert ("debug.ledger" in err) == (not has_ledger)
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_data_of_ones_own_that_imports_tensorflow_adds_no_noise(tmp_path):
     pytest.importorskip("tensorflow")
     (tmp_path / "own.py").write_text("import tensorflow as tf\n\nrows = [1, 2, 3]\n")

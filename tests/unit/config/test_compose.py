@@ -293,7 +293,7 @@ def test_composing_keeps_the_job_of_a_program_under_hydra_main(tmp_path):
         assert [rate, "theirs", str(number), "True", "now-of-theirs"] in lines, done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_threads_compose_at_the_same_time():
     with ThreadPoolExecutor(8) as pool:
         configs = list(pool.map(lambda n: compose_train(f"launch.np={n}"), range(1, 33)))

@@ -360,7 +360,7 @@ def test_clients_of_a_service_may_set_what_the_page_says_within_its_bounds(row):
         assert permitted == [row.least, row.most], name
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_clients_of_a_service_may_set_nothing_else_of_a_job():
     page = {name for row in permitted_rows() for name in row.names}
     keys = [setting.key for setting in settings(JobConfig)]

@@ -59,7 +59,7 @@ def test_it_runs_as_many_jobs_as_asked_and_names_the_best(edl, trainings, tmp_pa
     assert [row["state"] for row in rows(tmp_path)] == ["finished"] * 6
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_the_same_command_goes_on_after_an_interrupt(edl, trainings, tmp_path):
     trainings.end_with(Interrupted("ctrl-c"), at=3)
     assert edl(RATE)[0] == 130
@@ -75,7 +75,7 @@ def test_the_same_command_goes_on_after_an_interrupt(edl, trainings, tmp_path):
     assert len(trainings.rates) == 7
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_failed_job_ends_no_search_and_is_tried_again(edl, trainings, tmp_path):
     trainings.end_with(DataError("no file"), at=2)
 
@@ -132,7 +132,7 @@ def test_a_wrong_search_is_refused(edl, trainings, words, named):
     assert named in err
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -157,7 +157,7 @@ def test_a_study_goes_on_with_its_own_settings_alone(edl, trainings, tmp_path, w
     assert (tmp_path / "s" / "sweep.json").read_text() == before
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_overwrite_begins_a_new_study(edl, trainings, tmp_path):
     edl(RATE)
     code, _, _ = edl(
@@ -171,7 +171,7 @@ def test_overwrite_begins_a_new_study(edl, trainings, tmp_path):
     assert all(row["metrics"] for row in rows(tmp_path))
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_a_study_s_settings_may_be_spelled_in_another_way_and_have_more_trials(edl, trainings):
     edl(RATE)
     code, _, _ = edl("train.learning_rate=tag(log, interval(1e-3,1.0))", "log_level=debug")
@@ -210,7 +210,7 @@ def test_a_dry_run_checks_what_a_search_does(edl, tmp_path, words, named):
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_values_that_look_alike_in_a_name_have_their_own_jobs(edl, trainings, tmp_path):
     words = ("params.units=choice([10,20],[[10],20],plain)", "hydra.sweeper.n_trials=12")
     code, _, _ = edl(*words)

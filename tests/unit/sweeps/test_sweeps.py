@@ -192,7 +192,7 @@ def change(file: Path) -> None:
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000_000))
 
 
-@pytest.mark.long
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("name", "key"),
     [

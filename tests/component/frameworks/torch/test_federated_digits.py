@@ -168,7 +168,7 @@ def test_with_pictures_of_all_classes_each_the_parties_are_as_good_as_central_tr
     assert mean_accuracy(of_any_label, 40, local_epochs=2) > central - 0.01
 
 
-@pytest.mark.long(in_ci=False)
+@pytest.mark.further
 @pytest.mark.timeout(900)
 def test_with_one_class_each_fedprox_and_fewer_local_steps_are_better_than_fedavg(mean_accuracy):
     fedavg = mean_accuracy(of_one_label, 30, local_epochs=10)
