@@ -214,6 +214,7 @@ def test_ctrl_c_while_a_stream_is_read_leaves_none_of_it(start, settings, tmp_pa
     assert not any(path.is_dir() for path in (tmp_path / "job" / "records").iterdir())
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("tenths", range(1, 6))
 @NEEDS_KERAS
 def test_ctrl_c_within_the_first_half_second_leaves_a_line_and_nothing_else(

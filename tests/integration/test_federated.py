@@ -142,6 +142,7 @@ def files_of(folder):
     return [path for path in Path(folder).rglob("*") if path.is_file()]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_parties_train_one_model_and_keep_their_records_and_paths_to_themselves(federation):
     folder = federation.folder

@@ -138,13 +138,9 @@ def test_a_stopped_worker_is_left_out_ended_and_replaced(hanging):
     job.finish()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("slot", "number"),
-    [
-        (1, signal.SIGKILL),
-        pytest.param(0, signal.SIGKILL, marks=pytest.mark.long),
-        pytest.param(1, signal.SIGSTOP, marks=pytest.mark.long),
-    ],
+    ("slot", "number"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (1, signal.SIGSTOP)]
 )
 def test_a_worker_lost_between_two_buckets_costs_the_step_in_flight_alone(hanging, slot, number):
     settings = {"launch.np": 3, "params.num_clocks": 20, "train.bucket_bytes": 1}
@@ -214,7 +210,7 @@ def test_a_worker_whose_python_is_stuck_is_killed_and_replaced(hanging):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("place", [pytest.param("input", marks=pytest.mark.long), "forward"])
+@pytest.mark.parametrize("place", ["input", "forward"])
 def test_a_stuck_worker_is_ended_with_its_stacks_and_replaced(hanging, place):
     job = hanging(**{"launch.np": 2})
     # Where a warm process was forked is a place in files that are in no package, as a user's are.

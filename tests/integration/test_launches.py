@@ -125,6 +125,7 @@ def test_a_bad_loss_ends_the_job_with_its_step(start, data, tmp_path):
     assert not job.processes()
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("overrides", "code", "sentence"),
     [

@@ -116,6 +116,7 @@ def num_groups_done(folder: Path) -> int:
     return len(lines.read_text().splitlines()) if lines.exists() else 0
 
 
+@pytest.mark.long
 def test_one_process_two_and_ranks_give_the_same_bytes(folder):
     succeed(*command(folder, f"output={folder}/one", "processes=1"))
     two = succeed(*command(folder, f"output={folder}/two", "processes=2"))
@@ -130,6 +131,7 @@ def test_one_process_two_and_ranks_give_the_same_bytes(folder):
     assert two.stderr.count("a message of the function") == NUM_FILES
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["killed", "fork"])
 def test_a_process_that_is_killed_is_named_with_its_file_and_the_rest_is_kept(folder, text):
     (folder / "in" / "49").write_text(text)

@@ -85,6 +85,7 @@ def in_plain(framework, model, data, output=None):
     return {"outputs": outputs, "given": predicted, "loss": loss, "mae": mae}
 
 
+@pytest.mark.long
 def test_evaluate_equals_the_framework_alone(start, framework, data, model):
     job = start("evaluate", f"trained_model={model}", f"data={data}", "launch.np=2").succeed()
     expected = in_plain(framework, model, data)

@@ -69,6 +69,7 @@ def assert_same_curve(start, tmp_path, *settings, model_def="curve", tolerance=T
     return losses
 
 
+@pytest.mark.long
 def test_the_loss_of_every_step_is_the_same_on_1_to_4_ranks_and_across_resizes(start, tmp_path):
     losses = assert_same_curve(start, tmp_path)
     assert losses[-1] < losses[0] / 2

@@ -75,6 +75,7 @@ def run(folder, text, *settings, seconds=240):
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_predictions_stand_in_the_column_and_nothing_else_changed(trained):
     before = rows_of(trained / "hr.db", "testdata")
@@ -150,6 +151,7 @@ def test_a_training_goes_on_from_the_weights_of_a_model(trained):
     assert measured["metrics"]["r2"] > 0.8
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_call_in_python_gives_rows_and_refuses_what_does_not_fit(trained):
     places = {"db": f"sqlite:///{trained}/hr.db", "models": trained / "models"}

@@ -113,9 +113,7 @@ def test_a_newcomer_that_is_lost_while_it_gets_the_state_costs_no_step(streamed)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_where_the_source_goes_another_rank_goes_on(streamed, number):
     job = streamed(**{"launch.np": 2})
     generation = job.grow(3)

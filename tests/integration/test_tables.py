@@ -69,6 +69,7 @@ def train(start, tmp_path, written_in, model_def, *settings):
     ).succeed()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("written_in", FIRST_IN_CI)
 def test_a_number_of_a_table_is_learned_evaluated_and_served(start, tables, tmp_path, written_in):
     settings = ("params.label=salary", "params.columns=[role,age,full,hired]")

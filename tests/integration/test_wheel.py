@@ -105,12 +105,14 @@ def test_it_composes_a_job_from_any_folder_without_a_framework(unpacked, tmp_pat
     assert "kind: mpi" in run.stdout  # Of a group in its conf/.
 
 
+@pytest.mark.long
 def test_an_installed_wheel_names_a_misspelt_key(unpacked, tmp_path):
     run = edl(unpacked, tmp_path, "train", "--dry-run", "model_def=mnist", "data=x", "train.bach=2")
     assert run.returncode == 2, run.stderr
     assert "train.batch_size" in run.stderr
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("template", ["keras", "torch", "table", "sql"])
 def test_it_writes_the_projects_and_says_what_they_need(unpacked, tmp_path, template):
     run = edl(unpacked, tmp_path, "init", "project", "--template", template)
@@ -123,6 +125,7 @@ def test_it_writes_the_projects_and_says_what_they_need(unpacked, tmp_path, temp
     assert written == {path for path in expected if "__pycache__" not in path.parts}
 
 
+@pytest.mark.long
 def test_it_writes_a_project_whose_experiment_composes(unpacked, tmp_path):
     assert edl(unpacked, tmp_path, "init", "project").returncode == 0
     words = ("train", "--config-dir", "conf", "+experiment=wider", "--dry-run")

@@ -67,6 +67,7 @@ def program(start, pods):
         yield started
 
 
+@pytest.mark.long
 def test_hosts_come_and_go_with_their_pods(program, pods):
     wait_until(lambda: hosts_in(program.output) == {}, program)
 

@@ -5,6 +5,8 @@ import re
 import signal
 import time
 
+import pytest
+
 from edl_horovod.cli.main import main
 from edl_horovod.job.events import line_of
 from tests.dashboard import dashboard, new_job
@@ -30,6 +32,7 @@ def write_log(lab: Lab, *, steps: int) -> None:
     lab.write_log(LAUNCHER, "\n".join(lines) + "\n")
 
 
+@pytest.mark.long
 def test_a_page_shows_the_training_and_the_pods(lab, tmp_path, capsys):
     lab.run()
     write_log(lab, steps=50)
@@ -53,6 +56,7 @@ def test_a_page_shows_the_training_and_the_pods(lab, tmp_path, capsys):
     assert json.loads(text) == json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.long
 def test_logs_of_pods_and_settings_have_pages(lab, tmp_path):
     lab.run()
     write_log(lab, steps=50)
@@ -69,6 +73,7 @@ def test_logs_of_pods_and_settings_have_pages(lab, tmp_path):
     assert missing == 404
 
 
+@pytest.mark.long
 def test_all_jobs_are_those_below_the_folder_and_those_of_the_cluster(lab, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     new_job(tmp_path)
@@ -127,6 +132,7 @@ def test_a_page_says_what_pods_wait_for(lab):
     assert "ImagePullBackOff: Back-off &lt;" in page
 
 
+@pytest.mark.long
 def test_a_job_may_come_and_go(lab):
     with dashboard("mnist") as served:
         before = served.get()
@@ -140,6 +146,7 @@ def test_a_job_may_come_and_go(lab):
     assert "Traceback" not in before[1]
 
 
+@pytest.mark.long
 def test_while_the_api_server_is_away_the_last_is_shown(lab, tmp_path):
     lab.run()
     write_log(lab, steps=50)
@@ -159,6 +166,7 @@ def test_while_the_api_server_is_away_the_last_is_shown(lab, tmp_path):
     assert "error" in json.loads(status[1])
 
 
+@pytest.mark.long
 def test_an_api_server_that_hangs_holds_up_neither_the_page_nor_its_end(lab, tmp_path):
     lab.run()
     write_log(lab, steps=50)

@@ -122,6 +122,7 @@ def test_a_broken_watch_goes_on_where_it_was(watching, server, cluster, first):
     assert not (watching.output.parent / "events").read_text(), "that is worth no word"
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("is_a_status", [True, False])
 def test_after_a_compaction_it_lists_again(watching, server, cluster, first, is_a_status):
     server.faults.is_gone_a_status = is_a_status

@@ -159,6 +159,7 @@ def test_without_a_cluster_no_row_is_read(run, models, monkeypatch, tmp_path):
     assert list((models / ".jobs").iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rates", ["0.1", "HPARAM_CANDIDATES([0.1, 1])"])
 def test_a_killed_statement_leaves_nothing_in_the_cluster(run, operator, models, rates):
     operator.is_idle = True
@@ -177,6 +178,7 @@ def test_a_killed_statement_leaves_nothing_in_the_cluster(run, operator, models,
     assert list((models / ".jobs").iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_job_outlives_an_api_server_that_is_away(run, lab, models, monkeypatch, caplog):
     monkeypatch.setattr(attached, "RETRY_SECONDS", 0.1)
 
@@ -194,6 +196,7 @@ def test_a_job_outlives_an_api_server_that_is_away(run, lab, models, monkeypatch
     assert lab.cluster.find("MPIJob") == []
 
 
+@pytest.mark.long
 def test_a_job_that_fails_stays_for_its_logs(run, operator, models):
     operator.has_failed = True
     with pytest.raises(JobFailed, match=r"Because\.") as caught:

@@ -415,6 +415,7 @@ def said_by(capsys, *words: str) -> str:
     return capsys.readouterr().err
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("kubernetes", "release", "resources", "is_resumed"),
     [
@@ -444,6 +445,7 @@ def test_a_stop_warns_only_where_the_job_could_not_be_resumed(
     assert (LACKS in said) == (not is_resumed)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("can_resume", [False, True])
 def test_no_right_is_mentioned_that_is_not_needed_or_there(lab, capsys, can_resume):
     if can_resume:

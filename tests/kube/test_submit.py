@@ -291,6 +291,7 @@ def test_with_a_quota_that_is_used_up(use, cluster, namespace, quota, capsys):
     assert names(cluster) == before
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("words", [(), ("--dry-run=server",)])
 def test_a_job_that_its_quota_lets_never_start_is_refused(use, cluster, quota, capsys, words):
     quota({"pods": "2"}, {"pods": "0"})
@@ -335,6 +336,7 @@ def test_a_quota_that_is_too_small_is_known_before_an_image_is_built_where_it_ma
     assert run(capsys)[0] == 0
 
 
+@pytest.mark.long
 def test_a_configuration_over_one_megabyte_is_never_sent(use, cluster, capsys):
     before = names(cluster)
 
@@ -365,6 +367,7 @@ def test_what_the_cluster_removes_with_the_job_is_not_called_left(use, cluster, 
     assert cluster.find("MPIJob") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_submission_leaves_nothing(lab, number):
     lab.server.faults.delay_seconds = 0.3

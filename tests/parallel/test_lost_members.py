@@ -11,9 +11,7 @@ SOON_SECONDS = 5.0
 
 @pytest.mark.long
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize(
-    ("kind", "size"), [pytest.param("sums", 4, marks=pytest.mark.long), ("broadcasts", 3)]
-)
+@pytest.mark.parametrize(("kind", "size"), [("sums", 4), ("broadcasts", 3)])
 def test_survivors_of_a_broken_collective_get_an_error_soon(run_ranks, framework, kind, size):
     _lose_members(run_ranks, framework, kind, size)
 

@@ -36,6 +36,7 @@ RUNNING = [UP, state("running", True)]
 WELL = [*RUNNING, STEPS, RECORDS, spent("computing", 110), spent("input", 10)]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("inputs", "expected"),
     [

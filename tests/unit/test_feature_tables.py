@@ -37,6 +37,7 @@ def test_there_are_tables():
     assert counts[1] >= 13
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(("page", "feature", "shown"), ROWS, ids=lambda text: text[:40])
 def test_every_row_names_tests_that_are_there(page, feature, shown):
     names = NAME.findall(shown)

@@ -26,6 +26,7 @@ print(json.dumps([target.name, str(target), compiler_environment(target)]))
 TARGET = recipe.Target({"torch": "torch 2.13.0"}, {"torch": "torch 2.13.0", "mpi": "none"})
 
 
+@pytest.mark.long
 def test_another_archive_of_the_same_name_is_refused(tmp_path):
     source = tmp_path / "horovod-0.28.1"
     source.mkdir()
@@ -90,6 +91,7 @@ def test_another_version_or_setting_needs_another_wheel(tmp_path):
     assert len(names) == 3
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("name", "counts"),
     [

@@ -104,6 +104,7 @@ def set_up(tmp_path, environment):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variable", ["PIP_FIND_LINKS", "TORCH_LINKS"])
 def test_the_build_for_cpus_is_taken_where_pip_or_the_user_says_it_is(set_up, variable):
     run = set_up.run(**{variable: str(set_up.cpu)})

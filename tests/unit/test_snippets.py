@@ -75,6 +75,7 @@ def flags_of():
     return flags
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("page", PAGES)
 def test_the_flags_of_a_command_exist(page, flags_of):
     for line, (verb, *tail) in commands_of(page):
@@ -82,6 +83,7 @@ def test_the_flags_of_a_command_exist(page, flags_of):
         assert flags <= flags_of(verb), line
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("page", PAGES)
 def test_the_settings_of_a_command_exist_and_have_such_values(page, capsys, monkeypatch):
     monkeypatch.setenv("HOME", "/home/anybody")

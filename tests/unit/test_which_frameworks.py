@@ -9,7 +9,7 @@ from tests.integration import which_frameworks
 from tests.integration.which_frameworks import (
     CORE,
     EACH,
-    EACH_SOON,
+    EACH_TESTS,
     LONG,
     ONCE,
     frameworks_for,
@@ -45,7 +45,7 @@ def test_long_tests_of_what_is_the_same_for_all_run_where_ranks_start_soonest():
 
 
 def test_what_runs_for_every_framework_or_for_none_is_named():
-    for name in EACH_SOON:
+    for name in EACH_TESTS:
         assert frameworks_for(*name.split(".")) == FRAMEWORKS
     assert frameworks_for("test_prepare", "test_any") == []
 

@@ -43,6 +43,7 @@ def run_tests(tmp_path):
     return run
 
 
+@pytest.mark.long
 def test_each_test_runs_once_and_a_lost_process_is_a_failure(run_tests, tmp_path):
     code, printed = run_tests(
         "--workers", "2", test_a=TESTS, test_b=TESTS, test_c="import os\n" + ENDS + FAILS

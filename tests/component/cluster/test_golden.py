@@ -134,6 +134,7 @@ def rendered(folder):
     return list(items.values())
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.folder)
 def test_the_files_are_what_edl_submits(example, pytestconfig):
     folder = K8S / example.folder
@@ -148,6 +149,7 @@ def test_the_files_are_what_edl_submits(example, pytestconfig):
     assert written == files(example), "k8s/ is not current: make golden"
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.folder)
 def test_kustomize_makes_of_them_what_edl_submits(example):
     expected = {item["kind"]: item for item in submitted(example).values()}
@@ -166,6 +168,7 @@ def test_they_run_where_pod_security_is_restricted(example):
     assert violations == [[], []]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.skipif(
     shutil.which("kubectl") is None, reason="kubectl, which has kustomize, is not here"
 )

@@ -90,6 +90,7 @@ def test_what_a_killed_pod_left_makes_its_next_container_not_ready(tmp_path):
         assert list(pod.ready_dir.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_worker_reads_nothing_before_its_launcher_has_settled_the_directory(tmp_path):
     pod = Pod(tmp_path, "edl_horovod.worker")
     (pod.job_dir / "job.id").write_text(hashlib.sha256(b"of another job").hexdigest())

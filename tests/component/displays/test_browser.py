@@ -117,6 +117,7 @@ def test_a_page_that_lacks_a_section_is_loaded_again(tab, job_dir):
         tab.wait_for("document.querySelector('#facts')?.innerText.includes('61 of 100')")
 
 
+@pytest.mark.long
 def test_a_lost_connection_is_told_and_comes_back(tab, job_dir):
     with dashboard(job_dir) as served:
         port = str(urllib.parse.urlsplit(served.url).port)
@@ -251,6 +252,7 @@ def test_a_job_that_never_started_is_waited_for(tab, tmp_path):
         assert tab.text("[role=alert]") == ""
 
 
+@pytest.mark.long
 def test_a_report_draws_its_curves_from_a_file(tab, job_dir, tmp_path):
     file = tmp_path / "report.html"
     assert main(["report", str(job_dir), "--html", str(file)]) == 0

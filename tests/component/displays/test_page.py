@@ -237,6 +237,7 @@ def test_a_job_that_is_not_there_yet_is_waited_for(job_dir):
     assert NO_JOB in json.loads(status[1])["error"]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("name", ["empty", "model.job"])
 def test_a_directory_without_a_job_yet_is_the_page_of_that_job(tmp_path, name):
     path = tmp_path / name
@@ -309,6 +310,7 @@ def test_a_token_from_the_environment_is_needed_on_this_machine_as_well(job_dir)
     assert (token, refused, code) == ("ours", 401, 200)
 
 
+@pytest.mark.long
 def test_a_browser_reads_the_pages_of_two_ports(job_dir):
     jar = CookieJar()
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
@@ -374,6 +376,7 @@ def connect(served: Dashboard, sent: bytes = b"") -> socket.socket:
     return connection
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: local"], ids=["nothing", "half"])
 def test_connections_that_ask_for_nothing_keep_nobody_out(served, sent):
     with contextlib.ExitStack() as stack:
@@ -387,6 +390,7 @@ def test_connections_that_ask_for_nothing_keep_nobody_out(served, sent):
 REQUEST = b"GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     "sent",
     [b"", b"GET / HTTP/1.1\r\nHost: local", REQUEST, REQUEST + b"GET /"],
@@ -403,6 +407,7 @@ def test_a_connection_that_sends_no_whole_request_is_ended(job_dir, sent):
         assert served.get()[0] == 200
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_and_leaves_nothing(served, number):
     with connect(served):  # A browser keeps one open.
@@ -424,6 +429,7 @@ def test_a_port_that_is_taken_is_one_error(served, job_dir, capsys):
     assert f"{port} of 127.0.0.1" in said.err
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn", "jinja2", "prometheus_client"])
 def test_without_its_extra_it_says_what_to_install(job_dir, missing):
     script = (

@@ -211,6 +211,7 @@ def run_job(tmp_path):
     return run
 
 
+@pytest.mark.long
 def test_wandb_without_a_key_fails_and_does_not_ask_for_one(run_job):
     (line,) = run_job()
     assert "wandb failed" in line
@@ -245,6 +246,7 @@ def test_a_launcher_ends_when_the_server_of_wandb_does_not_answer(run_job, begin
     assert "wandb failed" in line
 
 
+@pytest.mark.long
 def test_a_server_that_is_away_is_said_once(show, monkeypatch, caplog):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

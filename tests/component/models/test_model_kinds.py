@@ -212,6 +212,7 @@ def test_metrics_are_one_value_an_example_or_a_mean(load, metric):
     assert spec.create_metrics(mode=Mode.TRAINING, **VALUES) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("metric", ["keras.metrics.AUC", "keras.metrics.AUC()"])
 def test_metrics_of_keras_are_made_once_and_outside_a_traced_step(load, metric):
     spec = metrics_of(load, f"{{'m': {metric}}}")

@@ -74,6 +74,7 @@ def batch_of(loaded, records: list[bytes], mode: Mode):
     return next(iter(dataset.batch(len(records))))
 
 
+@pytest.mark.long
 def test_a_model_learns_from_its_own_records(loaded, records, case):
     keras.utils.set_random_seed(0)
     features, labels = batch_of(loaded, records, Mode.TRAINING)
@@ -111,6 +112,7 @@ def test_a_file_outside_a_class_folder_gives_a_record_without_label(loaded, tmp_
     assert float(features["image"][0, 5, 5].numpy().max()) == 1
 
 
+@pytest.mark.long(after=1)
 def test_a_saved_model_gives_the_same_outputs(loaded, records, tmp_path):
     features = batch_of(loaded, records, Mode.PREDICTION)
     model = loaded.spec.create_model()
@@ -120,6 +122,7 @@ def test_a_saved_model_gives_the_same_outputs(loaded, records, tmp_path):
     np.testing.assert_allclose(again, outputs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long(after=1)
 def test_a_trained_model_gives_the_same_outputs(loaded, records, case, tmp_path):
     features = batch_of(loaded, records, Mode.PREDICTION)
     like = tf.nest.map_structure(tf.TensorSpec.from_tensor, features)

@@ -140,6 +140,7 @@ def trained(spec, parts, num_steps=60):
     return Trained(spec, model, losses)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model_def", ["regressor.DNN", "regressor.wide_and_deep.MagicalWAD"])
 def test_a_regressor_learns_the_number_in_its_own_unit(framework, model_def):
     params = {"label": "salary", "hidden_units": [16]}
@@ -155,6 +156,7 @@ def test_a_regressor_learns_the_number_in_its_own_unit(framework, model_def):
     assert error.mean() < 6_000
 
 
+@pytest.mark.long(after=1)
 def test_far_beyond_its_rows_a_regressor_goes_on_as_a_line(framework):
     spec = spec_of("regressor.DNN", framework, label="y")
     x = np.linspace(-2, 2, NUM_ROWS)
@@ -170,6 +172,7 @@ def test_far_beyond_its_rows_a_regressor_goes_on_as_a_line(framework):
     assert last - next_one == pytest.approx(20 * (next_one - near), rel=1e-3)
 
 
+@pytest.mark.long(after=1)
 def test_a_linear_regressor_finds_the_line_of_rows_that_it_has_not_seen(framework):
     linear_columns = ("role", "age", "full", "salary")
     cells = {name: table()[name] for name in linear_columns}
@@ -183,6 +186,7 @@ def test_a_linear_regressor_finds_the_line_of_rows_that_it_has_not_seen(framewor
     assert np.abs(error).mean() < 0.02 * unseen["salary"].std()
 
 
+@pytest.mark.long(after=1)
 def test_a_logistic_model_gives_each_category_its_own_class(framework):
     names = ["ant", "bee", "cow", "doe"]
     which = np.arange(NUM_ROWS) % 4
@@ -194,6 +198,7 @@ def test_a_logistic_model_gives_each_category_its_own_class(framework):
     assert outputs["class"].tolist() == which.tolist()
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("model_def", ["classifier.DNN", "classifier.wide_and_deep"])
 @pytest.mark.parametrize(
     ("label", "classes"),
@@ -226,6 +231,7 @@ COLUMNS = [
 ]
 
 
+@pytest.mark.long(after=1)
 def test_clauses_say_what_each_part_reads(framework):
     spec = spec_of("regressor.wide_and_deep", framework, label="salary", columns=COLUMNS)
     cells = {**table(), "tags": texts(["0,3", "", "4"] * (NUM_ROWS // 3))}

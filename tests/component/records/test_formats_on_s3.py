@@ -57,6 +57,7 @@ def opened_remotely(name, tmp_path):
     return open_source(f"s3://bucket/{name}", DataConfig(), folders=folders)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("write", "name"),
     [

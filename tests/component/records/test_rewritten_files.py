@@ -70,6 +70,7 @@ def path(request, tmp_path):
     return tmp_path / f"a.{request.param}"
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("is_large", [False, True], ids=["read as a whole", "read by samples"])
 def test_a_file_that_is_written_again_between_jobs_is_read_and_has_another_fingerprint(
     path, is_large
@@ -103,6 +104,7 @@ def test_a_file_that_is_rewritten_after_a_job_opened_it_is_an_error(path, is_in_
             source.read([count - 1])
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("name", ["arrow", "parquet", "tar", "mds"])
 def test_an_index_serves_the_next_job_until_the_file_changes(tmp_path, name):
     path, messages = tmp_path / f"a.{name}", []
@@ -139,6 +141,7 @@ def test_an_index_serves_the_next_job_until_the_file_changes(tmp_path, name):
     assert path.name in messages[0]
 
 
+@pytest.mark.long
 def test_an_object_that_is_replaced_while_a_job_reads_it_is_an_error(tmp_path, monkeypatch):
     with serve() as server:
         for name, value in server.environment.items():

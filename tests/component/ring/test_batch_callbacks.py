@@ -38,6 +38,7 @@ if LATER:
             self.told.append(f"epoch {epoch}")
 
 
+@pytest.mark.long
 def test_they_are_called_around_each_step_with_the_means_of_the_epoch_so_far(train, use):
     looks = Looks()
     use(lambda: [looks])

@@ -40,6 +40,7 @@ if LATER:
             self.told.append("end")
 
 
+@pytest.mark.long
 def test_they_are_told_of_each_epoch_once_with_the_means_of_all_steps(train, use, tmp_path):
     recorder = Recorder()
     use(lambda: [recorder])
@@ -110,6 +111,7 @@ def test_a_rate_by_step_and_a_last_step_hold_on_every_rank_alike(train, use):
     assert_close(training.model_weights(), fast.model_weights(), rtol=1e-6)
 
 
+@pytest.mark.long
 def test_the_model_is_written_without_its_optimizer(train, use, tmp_path):
     use(lambda: [Recorder()])
     train("train.epochs=1")
@@ -124,6 +126,7 @@ if LATER:
             raise KeyError("no such log")
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -70,6 +70,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_it_does_what_it_does_in_fit(train, use, tmp_path, name):
     begins = Begins()
@@ -171,11 +172,13 @@ def test_tensorboard_writes_steps_with_per_step(train, use, tmp_path):
     assert steps["batch_steps_per_second"] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.long
 def test_terminate_on_nan_needs_nothing(train, use):
     use(lambda: [keras.callbacks.TerminateOnNaN()])
     assert train("train.epochs=1").result.steps == STEPS_PER_EPOCH
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("make", "instead"),
     [

@@ -13,6 +13,7 @@ ZOO = Path(__file__).parents[2] / "zoo"
 TOLD = r"^The {} of {} of .*misfit\.py for .*shape=\(24, 4\).*: Incompatible shapes: \[48\]"
 
 
+@pytest.mark.long
 def test_a_loss_that_fails_in_a_step_is_an_error_of_the_model_file(train):
     with pytest.raises(UserCodeError, match=TOLD.format("training step", "MisfitSpec")):
         train("model_def=misfit.MisfitSpec")

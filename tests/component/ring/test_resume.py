@@ -111,6 +111,7 @@ def test_another_training_is_refused(train, setting, named):
         train(EPOCHS, "resume=auto", setting)
 
 
+@pytest.mark.long
 def test_another_model_is_refused(train):
     train(EPOCHS, until=2)
     with pytest.raises(DataError, match="another model"):
@@ -131,6 +132,7 @@ def test_a_file_of_weights_is_no_trained_model_of_keras(train, tmp_path):
         train(EPOCHS, f"init_from={tmp_path}/first.pt")
 
 
+@pytest.mark.long
 def test_a_ring_of_one_step_is_told(train, tmp_path):
     train(until=1)
     log = events.read(tmp_path / "job" / "events.jsonl")

@@ -62,6 +62,7 @@ def test_a_learning_rate_schedule_follows_the_steps(train):
     np.testing.assert_allclose(float(optimizer.learning_rate), 0.05 * 0.5 ** (10 // 3), rtol=1e-6)
 
 
+@pytest.mark.long
 def test_a_saved_model_gives_what_the_model_gives(train, tmp_path):
     training = train("train.max_steps=1", "train.saved_model=true")
     x = np.ones((3, 4), np.float32)

@@ -48,6 +48,7 @@ def test_a_training_with_column_reads_nothing_else(place):
     assert columns == {"name", "role"}
 
 
+@pytest.mark.long(after=1)
 def test_a_training_without_column_names_what_it_cannot_read(place):
     with pytest.raises(DataError):
         place.run(COLUMNED.replace("COLUMN name, role ", ""))

@@ -107,6 +107,7 @@ def test_no_row_is_an_error(session):
         run(session, "SELECT * FROM t WHERE id > 9 EVALUATE LABEL y USING p")
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("session", ENGINES, indirect=True)
 def test_evaluations_of_all_kinds_are_added_to_one_table_with_their_date(session):
     of_numbers = "SELECT * FROM t EVALUATE LABEL y USING p INTO history;"
@@ -141,6 +142,7 @@ def test_a_table_of_others_gets_no_rows(session):
     assert count.rows == ((4,),)
 
 
+@pytest.mark.long
 def test_labels_of_bytes_are_classes_of_text(database, ring, tmp_path):
     database.run("UPDATE employee SET role = CAST(role AS BLOB)")
     with session_on(database, tmp_path, ring) as session:
@@ -148,6 +150,7 @@ def test_labels_of_bytes_are_classes_of_text(database, ring, tmp_path):
     assert evaluated.metrics["accuracy"] == 1.0
 
 
+@pytest.mark.long
 def test_metrics_never_replace_another_table(database, ring, tmp_path):
     before = rows_of(database, "employee")
     text = "SELECT * FROM employee EVALUATE c WITH validation.overwrite=True INTO employee"

@@ -275,6 +275,7 @@ def test_wide_rows_of_a_server_take_less_than_360_mb(postgresql, tmp_path):
     assert peak_of(postgresql.url, select, tmp_path / "out", num_rows=150) < 360_000
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_nothing(sqlite, tmp_path):
     words = [sqlite.url, MANY.format(1_000_000_000), f"{tmp_path}/out"]
     command = [sys.executable, "-c", EXPORTER, *words]

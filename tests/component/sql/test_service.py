@@ -393,6 +393,7 @@ def test_what_cannot_be_served_is_an_error(folder, monkeypatch, capsys, words, s
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("token", "said"), [("", "EDL_SQL_TOKEN"), ("short", "16 characters")])
 def test_a_token_is_needed(folder, monkeypatch, capsys, token, said):
     monkeypatch.setenv("EDL_SQL_TOKEN", token)

@@ -72,6 +72,7 @@ def test_predictions_take_no_place_of_a_column_that_the_model_reads(place):
         run(session, f"SELECT * FROM people TO PREDICT {schema}guesses.salary USING c")
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("change", "said"),
     [

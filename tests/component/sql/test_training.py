@@ -111,6 +111,7 @@ def test_steps_are_larger_where_there_are_many_rows_or_ranks(session):
     assert opened.run("SELECT a, b FROM t" + text.format(ranks)).train.batch_size == 64
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 def test_rows_that_teach_nothing_are_refused_before_the_job(session, engine):
     opened = session(40, engine=engine)
@@ -124,6 +125,7 @@ def test_rows_that_teach_nothing_are_refused_before_the_job(session, engine):
         assert opened.config is None
 
 
+@pytest.mark.long
 def test_trials_on_few_rows_need_to_be_told_which_to_compare_on(session):
     opened = session(20)
     with pytest.raises(DataError, match="too few"):

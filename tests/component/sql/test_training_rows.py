@@ -202,6 +202,7 @@ def test_means_of_the_largest_numbers_are_exact(place):
     assert row["height"] == pytest.approx(1e308)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("change", "said"),
     [("salary = NULL WHERE id = 3", "'salary' in 1"), ("height = NULL", "'height' has")],

@@ -225,6 +225,7 @@ def test_an_interrupt_leaves_nothing(session, trainings, models, rates):
     assert list((models / ".jobs").iterdir()) == []
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("rates", "said", "rate"),
     [

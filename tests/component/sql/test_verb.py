@@ -49,6 +49,7 @@ def shown_on_a_terminal(places, text, width=80):
     return re.sub(r"\x1b\[[\d;]*m", "", printed.decode()).replace("\r\n", "\n")
 
 
+@pytest.mark.long
 def test_a_wide_row_on_a_terminal_has_a_line_for_each_value(places):
     values = ", ".join(f"{number} AS column_{number}" for number in range(40))
     text = f"SELECT {values}, '{'word ' * 40}' AS words, salary FROM employee"
@@ -61,6 +62,7 @@ def test_a_wide_row_on_a_terminal_has_a_line_for_each_value(places):
     assert lines[-1] == "2 rows"
 
 
+@pytest.mark.long
 def test_a_narrow_table_on_a_terminal_is_a_table(places):
     text = f"SELECT name, '{'word ' * 40}' AS words, salary FROM employee"
     lines = shown_on_a_terminal(places, text).splitlines()
@@ -81,6 +83,7 @@ def test_statements_come_from_a_file(places, tmp_path, capsys):
     assert "2 rows" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_statements_come_from_stdin(places):
     path = {"PYTHONPATH": str(Path(__file__).parents[3])}
     words = ("-m", "edl_horovod", "sql", *places)

@@ -88,6 +88,7 @@ def test_the_rows_of_a_source_get_a_column(people, predict, messages):
     assert not messages
 
 
+@pytest.mark.long(after=1)
 def test_values_of_others_are_replaced_only_if_asked_to(people, predict):
     people.run(
         "ALTER TABLE testdata ADD COLUMN score REAL", "UPDATE testdata SET score = 1 WHERE id > 1"
@@ -104,6 +105,7 @@ def test_values_of_others_are_replaced_only_if_asked_to(people, predict):
     assert people.run(contents) == [(1, None), (2, 10), (5, 20)]
 
 
+@pytest.mark.long(after=1)
 def test_values_of_another_table_whose_keys_coincide_are_not_replaced(people, predict):
     people.run(
         "CREATE TABLE orders (id INTEGER PRIMARY KEY, total REAL)",
@@ -118,6 +120,7 @@ def test_values_of_another_table_whose_keys_coincide_are_not_replaced(people, pr
     assert people.run("SELECT * FROM orders ORDER BY id") == [(1, 10), (2, 20), (3, 9)]
 
 
+@pytest.mark.long(after=1)
 def test_an_empty_column_is_filled_and_then_holds_values(people, predict):
     people.run("ALTER TABLE testdata ADD COLUMN score REAL")
     score = ("testdata", "score")
@@ -128,6 +131,7 @@ def test_an_empty_column_is_filled_and_then_holds_values(people, predict):
         predict(people, REFERENCE, score)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("is_there", [True, False], ids=["in a column", "with its column"])
 def test_a_value_that_comes_in_meanwhile_stays(people, predict, is_there):
     add = "ALTER TABLE testdata ADD COLUMN score REAL"
@@ -141,6 +145,7 @@ def test_a_value_that_comes_in_meanwhile_stays(people, predict, is_there):
     assert people.run("SELECT id, score FROM testdata ORDER BY id") == [(1, 10), (2, 7), (5, 30)]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     "select", ["SELECT *", "SELECT predicted_salary, name, id", "SELECT name, role"]
 )
@@ -173,6 +178,7 @@ NARROW = (
 )
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("people", "case"),
     [
@@ -201,6 +207,7 @@ def test_a_column_that_cannot_hold_predictions_is_refused(people, case):
     assert people.schema() == before
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("type_", ["REAL", "FLOAT", "DOUBLE PRECISION", "VARCHAR(30)"])
 def test_a_column_that_can_hold_predictions_is_filled(people, predict, type_):
     people.run(f"ALTER TABLE testdata ADD COLUMN score {type_}")
@@ -239,6 +246,7 @@ def test_a_table_of_an_attached_file_is_another_table(sqlite, predict, tmp_path)
         assert engine.execute("SELECT p FROM other.t").rows == ((20.0,),)
 
 
+@pytest.mark.long(after=1)
 def test_a_table_that_predict_made_is_renewed(people, predict):
     predict(people, "SELECT id, role FROM testdata", ("scores", "score"))
     people.run("ALTER TABLE scores ADD COLUMN note VARCHAR(9)")
@@ -274,6 +282,7 @@ def test_rows_that_changed_meanwhile_are_told(people, predict, messages):
     assert re.findall(r"\d+|testdata", message) == ["1", "testdata", "1"]
 
 
+@pytest.mark.long(after=1)
 def test_a_select_that_gives_other_values_each_time_writes_nothing(people, predict, messages):
     number = "rand()" if people.url.startswith("mariadb") else "random()"
     before = people.schema()
@@ -298,6 +307,7 @@ def test_a_row_number_of_another_row_is_noticed(sqlite, predict, messages):
     assert sqlite.run("SELECT * FROM testdata") == [("Ann", "a", 10.0), ("Dan", "d", None)]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     "select",
     [
@@ -318,6 +328,7 @@ def test_stars_and_row_numbers_stay_those_of_the_table(sqlite, predict):
     assert predict(sqlite, select, TARGET).num_rows == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", ["id INTEGER PRIMARY KEY,", "id NUMERIC(9) PRIMARY KEY,", ""])
 def test_the_time_of_writing_grows_with_the_rows_alone(sqlite, predict, key):
     sqlite.run(
@@ -440,6 +451,7 @@ def test_a_table_with_the_key_of_the_rows_is_updated(people, predict, messages):
     assert len(messages) == 1
 
 
+@pytest.mark.long(after=1)
 def test_another_table_is_dropped_only_if_asked_to(people, predict):
     people.run("CREATE TABLE other (x INTEGER)", "INSERT INTO other VALUES (1), (2)")
     for permission in ({}, {"replace_values": True}):
@@ -481,6 +493,7 @@ UNMATCHED = [
 ]
 
 
+@pytest.mark.long(after=1)
 def test_rows_that_cannot_be_matched_are_refused(people):
     people.run("CREATE TABLE other (x INTEGER)", "CREATE VIEW who AS SELECT * FROM testdata")
     with open_engine(people.url) as engine:
@@ -512,6 +525,7 @@ def test_a_table_without_a_key_is_refused(postgresql):
         plan_target(engine, REFERENCE, TARGET)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     "name", ['a"b', "a;b", "größe", "select", "a.b", "a b", "%(x)s", ":x", "'"]
 )
@@ -568,6 +582,7 @@ def test_keys_of_named_types_and_of_several_columns(people, predict, before, col
     assert people.run("SELECT x, y FROM t ORDER BY x") == [(1, 10.0), (2, 20.0)]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     "select", ["SELECT *", "SELECT *, 2 * id AS note", "SELECT testdata.*, 3 AS predicted_salary"]
 )

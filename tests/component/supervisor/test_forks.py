@@ -228,6 +228,7 @@ def test_nothing_is_taken_in_that_others_orphan(make):
     assert is_running(child.pid)
 
 
+@pytest.mark.long
 def test_jobs_in_several_threads_have_their_own_workers(make, tmp_path):
     codes = []
 

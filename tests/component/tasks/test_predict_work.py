@@ -190,6 +190,7 @@ def test_an_output_folder_holds_parts_and_a_schema_that_reads_them(
     )
 
 
+@pytest.mark.long
 def test_a_single_file_has_its_schema_beside_it(make_work, tmp_path):
     work = make_work(output=str(tmp_path / "all.recordio"))
     run_ring(work, size=2, num_segments=NUM_SEGMENTS)
@@ -260,6 +261,7 @@ def test_a_full_disk_leaves_the_older_output_and_the_segments(make_work, tmp_pat
     assert (tmp_path / "job" / "segments").is_dir()
 
 
+@pytest.mark.long
 def test_a_processor_gets_every_batch_in_order_within_a_lane(make_work):
     run_ring(make_work(MODEL_FILE + PROCESSOR), size=2, num_segments=NUM_SEGMENTS)
     calls = make_work.trained.loaded.module.CALLS

@@ -35,6 +35,7 @@ def write_pictures(folder: Path, prepare, *, subfolder: str) -> str:
     return str(folder / "pictures.recordio")
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("name", MODELS)
 def test_labels_in_the_records_do_not_matter(name, tmp_path, monkeypatch):
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")

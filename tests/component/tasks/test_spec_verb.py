@@ -34,6 +34,7 @@ class Harmful:
         return os.system, (f"touch {self._marker}",)
 
 
+@pytest.mark.long
 def test_layers_and_options_are_shown(show, tmp_path):
     torch.save(torch.nn.Sequential(torch.nn.Linear(4, 300)), tmp_path / "m.pt")
     code, out, _ = show(model_definition="m.pt", optimizer="optim.Adam")
@@ -47,6 +48,7 @@ def test_layers_and_options_are_shown(show, tmp_path):
     assert lines[-1].split() == ["0", "Linear", "1,500", "weight", "300x4,", "bias", "300"]
 
 
+@pytest.mark.long
 def test_what_is_unsafe_is_shown_and_not_run(show, tmp_path):
     marker = tmp_path / "marker"
     torch.save({"w": Harmful(marker)}, tmp_path / "m.pt")
@@ -57,6 +59,7 @@ def test_what_is_unsafe_is_shown_and_not_run(show, tmp_path):
     assert not marker.exists()
 
 
+@pytest.mark.long
 def test_programs_get_json(show, tmp_path):
     torch.save(torch.nn.Linear(4, 3), tmp_path / "m.pt")
     _, out, _ = show("-o", "json", model_definition="m.pt")

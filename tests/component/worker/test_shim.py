@@ -89,6 +89,7 @@ def launch(config, processes):
     return start
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("code", [0, 5])
 def test_a_warm_worker_takes_the_place_with_its_variables_and_output(warm, launch, code):
     worker = warm(end=code)
@@ -122,6 +123,7 @@ def test_one_that_is_killed_ends_the_other(placed, killed, exit_code):
     assert placed[1 - killed].wait(LIMIT_SECONDS) == exit_code
 
 
+@pytest.mark.long
 def test_each_takes_one_and_its_own_slots_first(warm, launch):
     workers = [warm(slot) for slot in (0, 1)]
     printed = {slot: launch(slot).communicate(timeout=LIMIT_SECONDS)[0].split() for slot in (1, 0)}
@@ -146,6 +148,7 @@ def test_without_a_warm_worker_it_becomes_a_cold_one(warm, launch, config):
     assert shim.returncode == 2
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     "said", [b"", b"rubbish\n", b"{}\n", b'{"variables": {}}\n', b"x" * 100_000]
 )

@@ -47,6 +47,7 @@ NO_MESSAGES = {
 }
 
 
+@pytest.mark.long
 def test_nothing_of_ours_unpickles_messages_but_mpi4py_in_prepare():
     root = Path(edl_horovod.__file__).parent
     unpickling = {

@@ -45,6 +45,7 @@ def test_a_project_has_a_page_data_a_test_and_experiments(tmp_path, template, ca
     assert {"first", "cluster"} <= set(experiments)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("template", ["keras", "torch", "table"])
 def test_the_experiments_of_a_project_compose_and_its_zoo_has_their_model(tmp_path, template):
     project = tmp_path / "project"

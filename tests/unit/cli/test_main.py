@@ -118,6 +118,7 @@ def test_help_of_a_verb_shows_every_setting_with_its_meaning_and_its_choices(cap
     assert "examples:\n  edl train" in out
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("argv", "named"),
     [
@@ -248,6 +249,7 @@ def _unbound_error():
     return caught.value
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("raised", "code"),
     [
@@ -303,6 +305,7 @@ def test_a_dry_run_of_prepare_counts_the_files(edl, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
+@pytest.mark.long
 def test_python_calls_and_commands_give_the_same_config(edl, launched):
     edl("train", *TRAIN, "train.epochs=3", "launch=mpi", "params=a=[1, 2], b='x'", "overwrite=true")
     same = {"data": "/d/*.recordio", "output": "/o", "model_def": "mnist", "launch": "mpi"}
@@ -356,6 +359,7 @@ def test_a_python_call_shows_progress_and_tells_its_caller_only_where_it_is_aske
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("keywords", "named"),
     [
@@ -374,6 +378,7 @@ def test_a_wrong_python_call_is_refused(keywords, named):
         api.train(**{"data": "/d", "output": "/o", "model_def": "m", **keywords})
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("script", "allowed"),
     [
@@ -407,6 +412,7 @@ def test_the_public_names_are_there():
         edl_horovod.trainn  # noqa: B018
 
 
+@pytest.mark.long
 def test_the_settings_are_shown_with_where_they_come_from(edl, tmp_path, launched):
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "x.yaml").write_text("# @package _global_\ntrain: {epochs: 3}\n")
@@ -422,6 +428,7 @@ def test_the_settings_are_shown_with_where_they_come_from(edl, tmp_path, launche
     assert launched[0].train.epochs == 3
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("words", "start"),
     [

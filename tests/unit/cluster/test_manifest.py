@@ -78,6 +78,7 @@ EVERYTHING = [
 ]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("settings", [[], EVERYTHING], ids=["plain", "everything"])
 def test_the_operators_own_schema_takes_every_mpijob(style, settings):
@@ -262,6 +263,7 @@ def test_the_yaml_is_the_manifests():
     assert tuple(yaml.safe_load_all(manifest.to_yaml(job.all))) == job.all
 
 
+@pytest.mark.long
 def test_the_settings_of_the_pods_name_the_files_of_the_user_without_their_folders(tmp_path):
     folder = tmp_path / "customers, x" / "conf"
     (folder / "experiment").mkdir(parents=True)
@@ -320,6 +322,7 @@ WRONG = {
 }
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("overrides", "pattern"), WRONG.items(), ids=[overrides[:60] for overrides in WRONG]
 )

@@ -29,6 +29,7 @@ def templates(job):
     return [template for manifest in job.all for template in pod_security.templates(manifest)]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("settings", "task"),
     [
@@ -72,6 +73,7 @@ def test_a_users_volume_takes_the_place_of_one_of_ours():
     assert not [volume for volume in template["spec"]["volumes"] if "emptyDir" in volume]
 
 
+@pytest.mark.long
 def test_who_sees_a_secret_is_the_pods_user_alone():
     job = job_of("kubernetes.volumes.login={secret: s3, mount: /login}")
     for role in ("Launcher", "Worker"):

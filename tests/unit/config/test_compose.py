@@ -114,6 +114,7 @@ def test_every_setting_can_be_set():
     assert config.data_plan.damaged == "skip"
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -130,6 +131,7 @@ def test_all_spellings_of_params_give_the_same_config(overrides):
     assert expected.params == {"hidden_units": [10, 100], "learning_rate": 0.01}
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("typed", "value"),
     [
@@ -158,6 +160,7 @@ def test_a_param_inside_a_param_is_set():
         compose_train("params.a=1", "params.a.b=2")
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("override", "named"),
     [
@@ -220,6 +223,7 @@ def test_all_settings_that_must_be_given_are_named_at_once():
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 
 
+@pytest.mark.long
 @settings(max_examples=15)
 @given(text.filter(lambda value: value != "???"))
 def test_any_text_is_taken_letter_for_letter(value):
@@ -229,6 +233,7 @@ def test_any_text_is_taken_letter_for_letter(value):
     assert Path(config.trained_model) == Path("/" + value).absolute() or ".." in value
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     "name",
     [
@@ -281,6 +286,7 @@ def test_composing_leaves_the_hydra_of_a_program_around_it_alone(tmp_path):
     assert not GlobalHydra.instance().is_initialized()
 
 
+@pytest.mark.long
 def test_composing_keeps_the_job_of_a_program_under_hydra_main(tmp_path):
     script = tmp_path / "theirs.py"
     script.write_text(THEIRS)
@@ -324,6 +330,7 @@ def test_a_list_of_input_files_is_a_path_like_others():
     assert config.data == f"@{Path.cwd()}/a.txt,{Path.cwd()}/b"
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("overrides", "named"),
     [

@@ -46,12 +46,14 @@ def test_a_group_is_chosen_by_its_name():
     assert composed(launch="mpi", elastic="small", **{"launch.np": 2}).elastic.max_np == 4
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("text", ["${oc.env:HOME}", "'a'", '"a, b"', "a=1", "???", "it's \\ {1}"])
 def test_text_of_a_call_is_used_verbatim(text):
     config = composed(model_def=f"x{text}", params={"p": text, "q": [text]})
     assert (config.model_def, config.params) == (f"x{text}", {"p": text, "q": [text]})
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("value", [0.1, 1, None, True, [1, [2.5]], {"a": {1: "b"}}, -0.0, 1e300])
 def test_a_parameter_keeps_its_type(value):
     (parameter,) = composed(params={"x": value}).params.values()
@@ -63,6 +65,7 @@ def test_a_number_of_numpy_is_one():
     assert composed(train={"learning_rate": np.float64(0.5)}).train.learning_rate == 0.5
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("keywords", "named"),
     [

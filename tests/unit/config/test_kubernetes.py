@@ -47,6 +47,7 @@ def test_the_resolved_file_gives_the_same_config_back(tmp_path):
     assert resolved.load(tmp_path / "config.yaml") == config
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("override", "named"),
     [

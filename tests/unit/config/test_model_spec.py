@@ -157,6 +157,7 @@ WRONG = {
 }
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(("overrides", "message"), WRONG.values(), ids=WRONG)
 def test_what_cannot_be_right_is_told(overrides, message):
     with pytest.raises(ConfigError, match=message):
@@ -185,6 +186,7 @@ def test_a_model_in_files_is_trained_and_nothing_else():
         compose("predict", ["data=/d", "output=/o", "trained_model=/m", *KERAS, DEFINITION])
 
 
+@pytest.mark.long
 def test_trust_in_a_model_is_one_of_three():
     assert composed(*KERAS, DEFINITION, "trust=model").trusts("model")
     assert composed(*KERAS, DEFINITION, "trust=true").trusts("model")
@@ -192,6 +194,7 @@ def test_trust_in_a_model_is_one_of_three():
     assert not composed(*KERAS, DEFINITION, "trust=changed,image").trusts("model")
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("override", ["model_spec=config.yml", "model.name=KerasFLModel"])
 @pytest.mark.parametrize(
     ("config_class", "needed", "verb", "hint"),

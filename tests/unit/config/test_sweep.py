@@ -21,6 +21,7 @@ def test_every_combination_is_one_point_and_the_last_setting_changes_fastest():
     assert config.data == "/d/a,/d/b"
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("override", "key", "values"),
     [
@@ -43,6 +44,7 @@ def test_hydras_grammar_says_the_values(override, key, values):
     assert chosen(override) == [{key: value} for value in values]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("override", "value"),
     [
@@ -58,6 +60,7 @@ def test_a_parameter_arrives_as_it_was_typed(override, value):
     assert compose("train", expand([*TRAIN, override])[-1].overrides).params == value
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("overrides", "named"),
     [

@@ -71,11 +71,13 @@ def test_an_experiment_chooses_files_of_both_directories_and_sets_keys(user_dir)
     assert config.params == {"hidden": {"units": [10, 20], "act": "tanh"}}
 
 
+@pytest.mark.long
 def test_the_directory_may_be_relative_to_the_command(user_dir, monkeypatch):
     monkeypatch.chdir(user_dir.parent)
     assert composed(Path("conf"), "+experiment=mnist") == composed(user_dir, "+experiment=mnist")
 
 
+@pytest.mark.long
 def test_a_first_file_of_the_user_starts_from_ours(user_dir):
     defaults = "defaults: [config, experiment: mnist, _self_, override launch: mpi]\n"
     write(user_dir / "mine.yaml", f"{defaults}train: {{epochs: 7}}\n")
@@ -104,6 +106,7 @@ def test_the_time_is_that_of_the_command(user_dir):
     assert re.fullmatch(r"/runs/\d{4}-\d\d-\d\d", config.output)
 
 
+@pytest.mark.long
 def test_all_jobs_of_a_sweep_have_the_same_time(user_dir):
     from edl_horovod.config.compose import compose_sweep
 
@@ -134,6 +137,7 @@ def in_file(user_dir, monkeypatch):
     return said_of
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -163,11 +167,13 @@ def test_a_key_of_a_sweeper_that_does_not_have_it_is_told_with_the_file(in_file)
     assert "'n_trials'" in in_file("hydra: {sweeper: {n_trials: 3}}\n", defaults="")
 
 
+@pytest.mark.long
 def test_a_file_without_its_package_is_told_what_it_lacks(user_dir):
     write(user_dir / "experiment" / "bare.yaml", "train: {epochs: 3}\n")
     assert "`# @package _global_`" in refusal(user_dir, "+experiment=bare")
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("override", "named"),
     [
@@ -222,6 +228,7 @@ def test_a_directory_that_is_not_there_is_refused(tmp_path):
     assert f"--config-dir={tmp_path}/none" in refusal(tmp_path / "none")
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     "override",
     [
@@ -259,6 +266,7 @@ def test_a_secret_is_refused_however_it_is_written(user_dir, monkeypatch, overri
     assert "s3cr3t" not in said
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("override", "key"),
     [
@@ -307,6 +315,7 @@ def test_a_resolver_that_a_program_has_replaced_stays_and_its_secrets_are_refuse
     assert OmegaConf.create({"a": "${oc.env:X}"}).a == "https://me:X@theirs"
 
 
+@pytest.mark.long
 def test_a_password_for_a_model_zoo_may_come_from_the_environment(user_dir, monkeypatch):
     monkeypatch.setenv("GIT_TOKEN", "s3cr3t")
     zoo = "model_zoo=git+https://me:${oc.env:GIT_TOKEN}@host/zoo@v1"
@@ -334,6 +343,7 @@ def test_the_settings_are_shown_with_where_they_come_from(user_dir):
     assert {f"{line}  # {source}" for line, source in shown} <= set(lines)
 
 
+@pytest.mark.long
 def test_a_job_records_where_its_settings_came_from(user_dir, monkeypatch):
     monkeypatch.chdir(user_dir.parent)
     config = compose(
@@ -363,6 +373,7 @@ def test_a_job_records_where_its_settings_came_from(user_dir, monkeypatch):
     assert not config.public().origins, "files of this machine are no business of who gets a model"
 
 
+@pytest.mark.long
 def test_no_file_may_say_where_settings_came_from(user_dir):
     experiment(user_dir, "lies", "origins: {data: moon}\n")
 
@@ -374,6 +385,7 @@ def test_settings_that_are_not_complete_are_shown_too():
     assert "output: ???  # default" in describe("prepare", ["data=x"], ConfigFiles())
 
 
+@pytest.mark.long
 def test_a_value_with_several_lines_is_shown_in_one():
     for override in ("params.a='one\ntwo: #3'", f"params.a={'word ' * 4000}"):
         shown = describe("train", [override], ConfigFiles())
@@ -383,6 +395,7 @@ def test_a_value_with_several_lines_is_shown_in_one():
         )
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("quote", ['"{}"', "'{}'", "{}"])
 def test_params_and_texts_are_read_with_quotes_of_hydra_and_without(user_dir, quote):
     keys = ("data", "output", "trained_model", "model_zoo")
@@ -393,6 +406,7 @@ def test_params_and_texts_are_read_with_quotes_of_hydra_and_without(user_dir, qu
     assert [getattr(config, key) for key in keys] == ["/a b/*.csv"] * 4
 
 
+@pytest.mark.long
 def test_a_sweep_goes_over_experiments_and_takes_values_of_files(user_dir):
     write(
         user_dir / "grid.yaml",
@@ -425,6 +439,7 @@ def test_a_command_gives_values_of_a_sweep_to_the_setting_itself(override, hint)
         expand([override])
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("sweeper", "params", "named"),
     [
@@ -449,6 +464,7 @@ def test_values_of_a_sweep_in_a_file_are_a_dict_with_dots_in_its_keys(
 CHOICES = sorted(conf_dir().glob("*/*.yaml"))
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("file", CHOICES, ids=lambda file: f"{file.parent.name}={file.stem}")
 def test_every_choice_says_when_to_take_it_and_shows_in_a_dry_run(file, capsys):
     job = ["model_def=m", "data=/data/d", "validation_data=/data/v", "output=/data/o"]

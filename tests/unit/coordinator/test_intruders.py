@@ -185,6 +185,7 @@ async def test_a_slot_that_is_none(job, caplog, without_errors, slot):
 HALVES = {"nothing": b"", "much and no end": b"x" * (MAX_LINE_BYTES - 1)}
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("data", HALVES.values(), ids=HALVES.keys())
 async def test_thousands_of_half_open_connections(job, few_files, resident_bytes, data):
     (first,) = await job.ring_of(0)

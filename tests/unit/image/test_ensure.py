@@ -93,6 +93,7 @@ def test_no_image_is_built_of_code_that_was_changed(tmp_path):
         image.ensure(predict(model, *PARTS))
 
 
+@pytest.mark.long
 def test_a_dry_run_names_the_place_of_the_image_and_builds_none(tmp_path, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
     model = write_model(tmp_path / "m")

@@ -269,6 +269,7 @@ def names_in(tree, names):
                     yield name
 
 
+@pytest.mark.long
 def test_no_other_module_spells_the_name_of_a_file_in_it():
     package = Path(job_package.__file__).parents[1]
     names = {entry.name for entry in vars(JobDir).values() if hasattr(entry, "at_start")}

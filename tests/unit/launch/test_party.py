@@ -132,6 +132,7 @@ def test_the_command_of_a_party_takes_a_file_of_settings_and_shows_its_plan(tmp_
     assert all(words in printed for words in ("rounds: 4", "EDL_HOST=north"))
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("words", "message"),
     [

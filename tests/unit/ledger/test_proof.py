@@ -431,6 +431,7 @@ def run_at_random(job, random):
         step += bool(done - dead)
 
 
+@pytest.mark.long
 @given(seed=st.integers(0, 1 << 30))
 @settings(max_examples=60)
 def test_random_jobs_are_proven_and_with_one_record_less_only_where_it_did_not_count(

@@ -151,6 +151,7 @@ def test_a_trained_model_says_its_own(tmp_path):
         assert with_framework(config).framework == "torch"
 
 
+@pytest.mark.long
 def test_each_job_of_a_sweep_has_that_of_its_model(tmp_path):
     from edl_horovod.config.sweep import expand
     from edl_horovod.sweeps.run import make_plan

@@ -208,6 +208,7 @@ def test_a_function_runs_untrusted_only_from_the_model_zoo(tmp_path):
     assert spec_zoo.with_zoo(of_function("make", f"model_zoo={tmp_path}")).model_def
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("name", "message"),
     [

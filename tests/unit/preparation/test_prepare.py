@@ -272,6 +272,7 @@ def test_an_existing_output_is_replaced_only_when_asked(prepare, inputs, tmp_pat
     assert sorted(os.listdir(tmp_path / "out")) == [marker.NAME, "part-00000-00000.recordio"]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("error", [JobFailed("A process was killed."), KeyboardInterrupt()])
 def test_a_continued_run_gives_the_same_bytes(prepare, tmp_path, error):
     prepare(output=str(tmp_path / "whole"), files_per_group=4)
@@ -298,6 +299,7 @@ def test_a_group_whose_line_was_cut_short_or_whose_shard_is_gone_is_done_again(p
     assert prepare.groups == [1, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("texts", "settings", "detail"),
     [
@@ -374,6 +376,7 @@ def test_it_is_left_alone_by_a_run_that_goes_on_to_its_end_too(prepare, tmp_path
     assert not partial.exists()
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("data", "output"),
     [

@@ -113,6 +113,7 @@ def test_groups_cover_every_file_once_and_keep_their_bounds(sizes, **bounds):
         assert all(len(group) == 1 or sum(group) <= most_bytes for group in groups)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("num_files", "file_bytes", "num_groups"),
     [

@@ -4,6 +4,7 @@ import time
 import tracemalloc
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ def make(counts: np.ndarray, seed: int, group_blocks: int) -> tuple[BlockOrder, 
     return order, np.concatenate(ids)
 
 
+@pytest.mark.long
 @given(
     counts=st.lists(st.integers(1, 9), min_size=1, max_size=60),
     group=st.integers(1, 20),
@@ -42,6 +44,7 @@ def test_any_positions_hold_the_records_of_their_blocks(counts, group, seed, dat
         assert order.ids(first, stop).tolist() == expected[first:stop].tolist()
 
 
+@pytest.mark.long
 def test_ten_million_blocks_take_little_memory_and_begin_at_once():
     counts = np.full(10_000_000, 1000, np.int64)
     counts[::3] = 997
@@ -67,6 +70,7 @@ def test_ten_million_blocks_take_little_memory_and_begin_at_once():
     assert not {*ids.tolist()} & {*last.tolist()}
 
 
+@pytest.mark.long
 @given(n=SIZES, seed=st.lists(st.integers(0, 2**32), min_size=1, max_size=3))
 @settings(max_examples=300)
 def test_each_number_stands_at_one_place(n, seed):

@@ -54,6 +54,7 @@ def test_every_record_is_in_an_epoch_exactly_once(plan, epoch):
     assert sorted(seen) == list(range(plan.num_records))
 
 
+@pytest.mark.long
 @given(plans(), st.data())
 @settings(max_examples=200)
 def test_resizes_anywhere_change_neither_the_records_of_a_step_nor_their_order(plan, data):
@@ -149,6 +150,7 @@ def parts_of(plan, span, size):
     return [order.between(span.first, span.last, rank_lanes) for rank_lanes in lanes]
 
 
+@pytest.mark.long
 @given(growing_plans(), st.lists(st.tuples(st.integers(1, 13), st.integers(1, 6)), min_size=1))
 @settings(max_examples=300)
 def test_each_record_is_taken_once_an_epoch_for_any_history_of_rings(plan, rings):
@@ -172,6 +174,7 @@ def test_each_record_is_taken_once_an_epoch_for_any_history_of_rings(plan, rings
         assert sorted(by_epoch[epoch]) == list(range(plan.num_records))
 
 
+@pytest.mark.long
 @given(growing_plans(), st.data())
 @settings(max_examples=100)
 def test_a_ring_that_divides_the_lanes_gives_each_rank_the_same_share(plan, data):

@@ -245,6 +245,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.clauses)
 def test_what_cannot_be_is_refused_with_its_position(case):
     with pytest.raises(StatementError, match=r"line 1, column \d+") as caught:
@@ -349,6 +350,7 @@ def is_permitted(name, value):
     return True
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("row", list(permitted_rows()), ids=lambda row: row.names[0])
 def test_clients_of_a_service_may_set_what_the_page_says_within_its_bounds(row):
     for name in row.names:

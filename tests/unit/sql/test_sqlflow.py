@@ -137,6 +137,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.clauses[:70])
 def test_a_training_is_understood(form):
     plan = planned(form.clauses)
@@ -210,6 +211,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("form", REFUSED, ids=lambda form: form.clauses[:70])
 def test_what_means_nothing_here_is_refused_with_a_reason(form):
     with pytest.raises(StatementError) as caught:

@@ -48,6 +48,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
     return jobs
 
 
+@pytest.mark.long
 def test_it_runs_as_many_jobs_as_asked_and_names_the_best(edl, trainings, tmp_path):
     code, out, _ = edl(RATE)
 
@@ -86,6 +87,7 @@ def test_a_failed_job_ends_no_search_and_is_tried_again(edl, trainings, tmp_path
     assert trainings.rates[6:] == [failed]
 
 
+@pytest.mark.long
 def test_choices_and_ranges_are_searched_too(edl, trainings, tmp_path):
     code, _, _ = edl(
         "params.act=choice(relu,ta nh)", "train.epochs=range(2,9,3)", "launch.np=interval(1,2)"
@@ -113,6 +115,7 @@ WRONG_IN_ALL = [
 ]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -180,6 +183,7 @@ def test_a_study_s_settings_may_be_spelled_in_another_way_and_have_more_trials(e
     assert len(trainings.rates) == 8
 
 
+@pytest.mark.long
 def test_the_time_in_a_folder_s_name_is_that_of_the_search(edl, trainings, tmp_path):
     now = "${now:%H-%M-%S-%f}"
     code, _, _ = edl(RATE, f"output={tmp_path}/at-{now}", f"job_dir={tmp_path}/jobs-{now}")
@@ -201,6 +205,7 @@ def test_a_password_is_not_searched(edl, trainings, tmp_path):
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("words", "named"), WRONG_IN_ALL)
 def test_a_dry_run_checks_what_a_search_does(edl, tmp_path, words, named):
     code, out, err = edl(RATE, *words, "--dry-run")

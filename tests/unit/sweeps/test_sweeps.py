@@ -38,6 +38,7 @@ def states(folder: Path) -> list[str]:
     return [job["state"] for job in json.loads((folder / "s" / "sweep.json").read_text())["jobs"]]
 
 
+@pytest.mark.long
 def test_each_job_has_its_folder_and_its_row(edl, trainings, tmp_path):
     code, out, err = edl(RATES)
 
@@ -61,6 +62,7 @@ def test_each_job_has_its_folder_and_its_row(edl, trainings, tmp_path):
     assert rows[0]["metrics.accuracy"] == "0.5"
 
 
+@pytest.mark.long
 def test_the_loss_in_a_row_is_of_the_step_that_its_metrics_are_of(edl, trainings, tmp_path):
     """As of the best step, whose weights a training that stops early may restore."""
     trainings.later_metrics = {"accuracy": 0.4}
@@ -71,6 +73,7 @@ def test_the_loss_in_a_row_is_of_the_step_that_its_metrics_are_of(edl, trainings
     assert (jobs[1]["loss"], jobs[1]["metrics"]) == (0.2, {"accuracy": 0.5})
 
 
+@pytest.mark.long
 def test_a_failed_job_does_not_stop_the_others_and_is_tried_again(edl, trainings, tmp_path):
     trainings.errors = {0.1: DataError("no file"), 0.2: DataError("no file")}
 
@@ -92,6 +95,7 @@ def test_a_failed_job_does_not_stop_the_others_and_is_tried_again(edl, trainings
     assert out.splitlines()[3].split()[:4] == ["0.3", "earlier", "0.3", "0.5"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", [Interrupted("ctrl-c"), KeyboardInterrupt()])
 def test_an_interrupt_ends_the_sweep_and_shows_the_table(edl, trainings, tmp_path, error):
     trainings.errors = {0.2: error}
@@ -104,6 +108,7 @@ def test_an_interrupt_ends_the_sweep_and_shows_the_table(edl, trainings, tmp_pat
     assert "0.3                  waiting" in out
 
 
+@pytest.mark.long
 def test_a_wider_sweep_finds_the_earlier_results_unless_they_are_overwritten(edl, trainings):
     edl(RATES)
     edl("train.learning_rate=0.05,0.1,0.2")
@@ -114,6 +119,7 @@ def test_a_wider_sweep_finds_the_earlier_results_unless_they_are_overwritten(edl
     assert trainings.rates[4:] == [0.1, 0.2, 0.3]
 
 
+@pytest.mark.long
 def test_a_model_zoo_in_git_is_the_same_if_its_url_is(edl, trainings, tmp_path):
     url = "git+https://me:secret@host/zoo@v1"
     edl(RATES, f"model_zoo={url}")
@@ -137,6 +143,7 @@ def plan_of(*overrides):
     return make_plan(expand(["data=/d", "output=/o", *model, *overrides]))
 
 
+@pytest.mark.long
 def test_the_password_of_a_zoo_is_in_no_name_and_no_table():
     zoos = ",".join(f"git+https://me:s3cr3t@host/{name}@main" for name in "ab")
     jobs = plan_of(f"model_zoo={zoos}").jobs
@@ -209,6 +216,7 @@ def test_results_of_another_model_or_of_other_data_are_refused(sweep, inputs, tr
     assert "overwrite=true" in err
 
 
+@pytest.mark.long
 def test_results_that_were_trained_again_are_those_of_what_is_there_now(sweep, inputs, trainings):
     sweep()
     change(inputs["model"])
@@ -217,6 +225,7 @@ def test_results_that_were_trained_again_are_those_of_what_is_there_now(sweep, i
     assert len(trainings.rates) == 6
 
 
+@pytest.mark.long
 def test_a_file_of_data_that_comes_or_goes_is_a_change(sweep, inputs, trainings):
     sweep()
     another = inputs["data"].with_name("b.csv")
@@ -227,6 +236,7 @@ def test_a_file_of_data_that_comes_or_goes_is_a_change(sweep, inputs, trainings)
     assert len(trainings.rates) == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "write"), [("another model", change), ("notes", change), ("model", os.utime)]
 )
@@ -239,6 +249,7 @@ def test_what_a_model_does_not_read_may_change_and_what_stays_be_written(
     assert len(trainings.rates) == 3
 
 
+@pytest.mark.long
 def test_a_change_while_a_job_runs_is_noticed(sweep, inputs, trainings):
     def change_data() -> None:
         if len(trainings.rates) == 1:
@@ -251,6 +262,7 @@ def test_a_change_while_a_job_runs_is_noticed(sweep, inputs, trainings):
     assert "learning_rate=0.1 " in err or "learning_rate=0.2 " in err
 
 
+@pytest.mark.long
 def test_a_result_of_which_nobody_knows_what_it_read_is_refused(sweep, trainings, tmp_path):
     sweep()
     (tmp_path / "s" / "inputs.json").unlink()
@@ -259,6 +271,7 @@ def test_a_result_of_which_nobody_knows_what_it_read_is_refused(sweep, trainings
     assert "overwrite=true" in err
 
 
+@pytest.mark.long
 def test_results_of_other_settings_are_refused_before_the_first_job(edl, trainings):
     edl(RATES)
     code, _, err = edl(RATES, "train.epochs=3")
@@ -268,6 +281,7 @@ def test_results_of_other_settings_are_refused_before_the_first_job(edl, trainin
     assert "epochs=1, now 3" in err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "exit_code", "named"),
     [
@@ -288,6 +302,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.long
 def test_dry_run_lists_the_jobs(edl, trainings, tmp_path):
     code, out, _ = edl(RATES, "params.hidden=[10],[20]", "--dry-run")
 
@@ -297,6 +312,7 @@ def test_dry_run_lists_the_jobs(edl, trainings, tmp_path):
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("overrides", "names"),
     [
@@ -313,6 +329,7 @@ def test_names_are_readable(overrides, names):
     assert [job.name for job in plan_of(*overrides).jobs] == names
 
 
+@pytest.mark.long
 def test_names_that_would_be_alike_or_too_long_are_told_apart():
     long = "x" * 200
 
@@ -329,6 +346,7 @@ def test_a_job_dir_holds_one_directory_a_job():
     assert [config.job_dir for config in configs] == ["/j/epochs=1", "/j/epochs=2"]
 
 
+@pytest.mark.long
 def test_from_python(trainings, tmp_path):
     trainings.errors = {0.2: DataError("no file")}
     seen: list[Any] = []
@@ -366,6 +384,7 @@ def test_from_python_a_sweep_takes_lists_of_values(values, tmp_path):
         edl_horovod.sweep({"train": values}, model_def="m", data="/d", output=tmp_path / "s")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "named"),
     [
@@ -383,6 +402,7 @@ def test_a_folder_that_is_not_a_sweep_s_is_left_alone(edl, trainings, tmp_path, 
     assert (tmp_path / "s" / name).read_text() == "mine"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", ["data", "model_zoo"])
 def test_a_sweep_does_not_write_where_its_jobs_read(edl, trainings, tmp_path, key):
     (tmp_path / "s").mkdir()

@@ -164,6 +164,7 @@ def test_a_hook_of_a_step_changes_nothing(run):
         run("train", "model_def=models.Meddling", "callbacks.per_step=true", output="other")
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("setting", "changes"),
     [

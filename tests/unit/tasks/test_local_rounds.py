@@ -146,6 +146,7 @@ def assert_records(parts, ids):
         assert sorted(np.concatenate([rank[number] for rank in parts])) == sorted(whole)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("fragments", [1, 3])
 @pytest.mark.parametrize("inner_state", ["average", "reset", "keep"])
 @pytest.mark.parametrize("method", ["average", "diloco"])
@@ -188,6 +189,7 @@ def test_the_outer_optimizer_is_sgd_with_nesterov_momentum(source):
         np.testing.assert_allclose(ours.values["kernel"], weights, rtol=1e-9)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("inner_state", ["average", "keep"])
 @pytest.mark.parametrize(
     ("fragments", "fragment_steps", "ends"),
@@ -310,6 +312,7 @@ def test_a_warmup_of_all_steps_is_plain_training(source):
             assert list(map(list, warm_steps)) == list(map(list, steps))
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("inner_state", ["average", "reset", "keep"])
 @pytest.mark.parametrize("warmup", WARMUPS)
 def test_with_a_warmup_the_result_does_not_depend_on_the_ring(source, warmup, inner_state):
@@ -336,6 +339,7 @@ def test_replicas_begin_the_first_round_with_the_optimizers_state_of_the_warmup(
     assert is_same == (inner_state != "reset")
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("inner_state", ["average", "keep"])
 @pytest.mark.parametrize("done", [1, 3, 4, 5])
 def test_a_training_resumes_within_the_warmup_and_at_its_border(source, done, inner_state):
@@ -418,6 +422,7 @@ def test_rounds_go_on_after_one_whose_examples_are_all_filtered_out(source, inne
     assert not np.array_equal(rank.values["kernel"], weights)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("fragments", "fails_in"),
     [
@@ -439,6 +444,7 @@ def test_after_a_loss_only_the_replicas_of_the_lost_rank_are_trained_again(
     lose_a_rank(*ring_of(job, source, 4), 1, fails_in, 3, alone)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("fragments", [1, 3])
 @pytest.mark.parametrize(
     ("compression", "tolerance"), [("bf16", 0.03), ("fp16", 0.005), ("int8", 0.05)]

@@ -119,6 +119,7 @@ def test_a_record_counts_in_the_passes_that_have_begun(run, accounts, steps, pas
     assert [event.passes for event in accounts()] == passes
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("steps", [1, 3, PASS])
 def test_a_party_that_comes_back_goes_on_with_its_account(run, accounts, tmp_path, steps):
     run("federated.rounds=9", f"federated.local_steps={steps}")

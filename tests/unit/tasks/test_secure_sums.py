@@ -215,6 +215,7 @@ def test_numbers_are_summed_as_exactly_as_without_masks():
         assert from_limbs(to_limbs(row))[3] == row[3]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("kind", ["float32", "float64"])
 @pytest.mark.parametrize("weighting", ["examples", "equal"])
 @pytest.mark.parametrize("size", [3, 5, 7])

@@ -68,6 +68,7 @@ def test_it_trains_evaluates_and_predicts_with_two_lines_in_tables(run, tmp_path
         assert len(list(reader)) == 30
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("batching", ["global", "per_rank"])
 def test_a_training_that_goes_on_is_the_one_that_was_never_interrupted(run, tmp_path, batching):
     settings = (*TRAIN, f"elastic.batching={batching}", "train.batch_size=24")

@@ -86,6 +86,7 @@ def first_loss(framework, *bounds, **settings):
     return run(make_step(framework, **settings), next(batches(framework, *bounds))).loss
 
 
+@pytest.mark.long(after=1)
 @FRAMEWORKS
 def test_fgsm_trains_as_the_same_loop_by_hand(framework):
     settings = {"method": "fgsm", "epsilon": EPSILON, "ratio": 0.5}
@@ -121,6 +122,7 @@ def test_pgd_raises_the_loss_more_than_a_random_change_and_less_than_a_larger_on
     assert losses["bound"] < losses["pgd"]
 
 
+@pytest.mark.long
 @FRAMEWORKS
 def test_the_changed_examples_of_parts_are_those_of_the_whole(framework):
     settings = {"method": "pgd", "epsilon": EPSILON, "steps": 3, "ratio": 0.75}

@@ -115,6 +115,7 @@ def assign(variables, values):
         variables[name].assign(value)
 
 
+@pytest.mark.long(after=1)
 @FRAMEWORKS
 @pytest.mark.parametrize("rule", [adam, adagrad, momentum, yogi], ids=lambda rule: rule.__name__)
 def test_an_outer_optimizer_is_that_of_the_paper(framework, rule):
@@ -146,6 +147,7 @@ def test_without_one_the_mean_change_is_added(framework):
         np.testing.assert_allclose(value, start[name] + 0.25, rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.long(after=1)
 @FRAMEWORKS
 def test_fedprox_pulls_each_local_step_towards_the_rounds_begin(framework):
     plain = framework.make_step(JOB)
@@ -208,6 +210,7 @@ def run_round(rounds, number, framework, *, num_steps=STEPS, is_alone=True):
     return run(rounds, batch, is_alone=is_alone)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(("framework", "optimizer"), OPTIMIZERS.values(), ids=list(OPTIMIZERS))
 def test_each_round_begins_with_the_state_of_a_new_optimizer(framework, optimizer):
     """Also with its number of steps, by which Adam corrects the bias of its moments."""
@@ -263,6 +266,7 @@ def test_a_schedule_of_keras_goes_on_over_all_rounds():
     assert int(step.optimizer.iterations) == 2 * STEPS
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("outer", ["", "adam"])
 @FRAMEWORKS
 def test_local_variables_stay_at_their_party(framework, outer):

@@ -162,6 +162,7 @@ def phases(framework, names=NAMES, **changes):
     return create_phases
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("framework", "is_alone"),
     [(later("Keras"), True), (later("Torch"), True), (later("Torch"), False)],
@@ -180,6 +181,7 @@ def test_phases_train_as_the_same_loop_by_hand(framework, is_alone):
         assert all(parameter.requires_grad for parameter in Torch.model_of(step).parameters())
 
 
+@pytest.mark.long(after=1)
 @FRAMEWORKS
 @pytest.mark.parametrize(
     ("num_examples", "names"), [(BATCH, NAMES), (3, NAMES), (3, NAMES[::-1]), (1, NAMES[::-1])]
@@ -272,6 +274,7 @@ def test_a_member_that_is_lost_in_any_phase_leaves_the_step_without_effect(faili
     assert again.loss == pytest.approx(run(undisturbed, third).loss, rel=1e-6)
 
 
+@pytest.mark.long(after=1)
 @FRAMEWORKS
 def test_the_noise_of_an_example_follows_from_its_place_and_is_new_in_each_pass(framework):
     drawn = []
@@ -321,6 +324,7 @@ def keras_phases(**changes):
     return {"create_phases": lambda model: phases(Keras, **changes)(model)}
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("methods", "message"),
     [

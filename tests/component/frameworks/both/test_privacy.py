@@ -113,6 +113,7 @@ def norm_of(gradient):
     return np.sqrt(sum(np.sum(part.astype(np.float64) ** 2) for part in gradient.values()))
 
 
+@pytest.mark.long(after=1)
 @FRAMEWORKS
 @pytest.mark.parametrize(
     ("count", "at_once", "parts"), [(BATCH, 100, 1), (BATCH, 3, 2), (5, 3, 1), (1, 100, 1)]
@@ -145,6 +146,7 @@ def test_gradients_are_clipped_one_by_one_and_divided_by_the_batch_size(
     assert sums.metrics == pytest.approx(plain_sums.metrics, rel=1e-5)
 
 
+@pytest.mark.long(after=1)
 @FRAMEWORKS
 def test_no_example_moves_the_sum_by_more_than_the_clip_even_if_the_loss_mixes_them(framework):
     step = framework.make_step(settings(), create_loss=framework.mixing)
@@ -172,6 +174,7 @@ def test_the_noise_has_the_deviation_that_is_set_and_is_drawn_anew(framework):
     assert abs(np.corrcoef(flat)[0, 1]) < 0.05
 
 
+@pytest.mark.long(after=1)
 @FRAMEWORKS
 def test_noise_is_never_that_of_a_seed(framework):
     changes = []

@@ -50,6 +50,7 @@ def adapted(source, folder, loaded):
     return messages
 
 
+@pytest.mark.long
 def test_text_categories_and_numbers_train_as_in_fit(source, data, tmp_path):
     loaded = loaded_with("texts.TextsSpec")
     assert adapted(source, tmp_path, loaded) == ["looked at all examples"]
@@ -68,6 +69,7 @@ def test_text_categories_and_numbers_train_as_in_fit(source, data, tmp_path):
         np.testing.assert_allclose(variable, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_other_processes_and_a_resumed_job_have_the_same_without_looking(source, tmp_path):
     first, second = loaded_with("texts.TextsSpec"), loaded_with("texts.TextsSpec")
     adapted(source, tmp_path, first)
@@ -124,6 +126,7 @@ def test_the_example_of_the_page_works(width):
         np.testing.assert_allclose(normal.std(0), 1, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_layer_that_adapts_inside_create_model_is_taken_as_it_is(data):
     words = [text for text in data[0]["text"] if text][:50]
 

@@ -43,6 +43,7 @@ def loaded_as(make_model):
     return loaded
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("masks", [False, True])
 @pytest.mark.parametrize(
     "settings", [{}, {"synchronized": True}, {"renorm": True, "scale": False, "center": False}]
@@ -61,6 +62,7 @@ def test_on_one_rank_it_is_that_of_fit(settings, masks):
         np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_layers_and_their_files_stay_what_they_are(tmp_path):
     loaded = loaded_as(lambda: model_of(keras.layers.BatchNormalization(synchronized=True)))
     step, _ = by_us(loaded, data=positions(), options=StepOptions(sums_batch_norm=True))

@@ -110,6 +110,7 @@ def test_python_conditions_in_a_mapped_function_still_become_those_of_tensorflow
     assert batch.features.numpy().tolist() == [1, 1, 1, 1]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("element", "features"),
     [
@@ -247,6 +248,7 @@ def _run(pipeline: "Pipeline", *, is_inlined: bool) -> tuple[list[Any], int]:
     return [element.numpy().tolist() for element in elements], num_set
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("pipeline", "num_maps"),
     [

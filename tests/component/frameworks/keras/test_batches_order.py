@@ -98,6 +98,7 @@ def damaged(path, opened):
     return set(range(plan.block_starts[-1], NUM_RECORDS))
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("size", [1, 2, 4, LANES])
 def test_each_step_holds_its_records_in_the_order_of_the_plan(opened, size):
     stream, plan = opened

@@ -66,6 +66,7 @@ def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(kind):
         np.testing.assert_allclose(ours[name], value, rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "is_warned_of"), [("contrasting", True), ("executed_otherwise", False)]
 )
@@ -78,6 +79,7 @@ def test_a_loss_of_the_whole_batch_is_warned_of_and_other_ways_to_execute_are_no
     assert_trained_as_in_fit(step, own_model(kind))
 
 
+@pytest.mark.long
 def test_what_keras_warns_of_when_the_loss_is_traced_is_told(caplog):
     def create_loss(outputs, labels):
         return keras.ops.mean(keras.losses.categorical_crossentropy(labels, outputs))
@@ -139,6 +141,7 @@ def classes():
     return features, (labels > 0).astype(np.int64)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(("kind", "create_loss"), SUMS.items(), ids=SUMS)
 def test_a_sum_in_a_spec_is_refused(kind, create_loss):
     data = classes() if kind == "a masked sum" else examples(num_steps=1)
@@ -182,6 +185,7 @@ def test_a_test_step_is_refused_in_evaluations():
         step.model.evaluation(SPEC)
 
 
+@pytest.mark.long
 def test_what_the_spec_says_itself_counts_and_what_was_compiled_is_named(caplog):
     step, _ = by_us(loaded_with("own.SpokenFor", kind="own_metrics"))
     assert type(step.optimizer) is keras.optimizers.SGD
@@ -212,6 +216,7 @@ def test_the_learning_rate_of_a_job_reaches_a_compiled_optimizer():
     assert float(step.optimizer.learning_rate) == 0.25
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("kind", "message"),
     [("two_masks", r"accumulate_steps=1"), ("regularized", "different divisors")],

@@ -28,6 +28,7 @@ if LATER:
     OF_A_DICT = (SPEC[0], {"a": SPEC[1]})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_one_hot", [False, True])
 def test_weights_by_class_are_those_of_fit(is_one_hot):
     features, labels = examples()
@@ -79,6 +80,7 @@ def sparse(rows):
     return tf.sparse.from_dense(np.where(rows > 0, rows, 0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_parts", [1, 3])
 @pytest.mark.parametrize("make", [ragged, sparse])
 def test_ragged_and_sparse_features_train_as_in_fit(make, num_parts):
@@ -99,6 +101,7 @@ def test_ragged_and_sparse_features_train_as_in_fit(make, num_parts):
     assert_same_weights(step.model.keras, model)
 
 
+@pytest.mark.long
 def test_rows_of_an_embedding_that_occur_several_times_count_as_their_sum():
     random = np.random.default_rng(3)
     ids = random.integers(0, 5, (BATCH * 10, 3)).astype(np.int32)

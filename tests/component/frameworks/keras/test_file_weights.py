@@ -104,6 +104,7 @@ def test_an_architecture_of_keras_3_takes_weights_of_any_layout(tmp_path, name):
     close(predicted(loaded, X), predicted(model, X))
 
 
+@pytest.mark.long
 def test_an_archive_is_the_model_it_was(tmp_path):
     model = todays()
     model.fit(X, np.ones((5, 2), np.float32), verbose=0)

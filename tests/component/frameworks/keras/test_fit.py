@@ -17,6 +17,7 @@ if LATER:
     from tests.fitting import by_us, examples, loaded_with, steps_over
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
 def test_an_optimizer_does_what_it_does_in_fit(optimizer):
     step, _ = by_us(loaded_with("fitted", optimizer=optimizer))

@@ -39,6 +39,7 @@ def test_what_float16_could_not_hold_stays_visible():
     assert clipped.numpy()[2] == 2.0
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("count", [1, 2, 7, 8, 9])
 @pytest.mark.parametrize("num_parts", [1, 2, 3, 8, 20])
 def test_parts_add_up_to_the_whole_and_none_is_empty(count, num_parts):

@@ -53,6 +53,7 @@ def measured(metric, batch):
     return MetricCall(metric, *map(tf.convert_to_tensor, batch), label="m of mine.py")
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("name", CASES)
 def test_counted_in_parts_is_as_counted_at_once(name):
     make, whole = CASES[name]
@@ -135,6 +136,7 @@ def trained_with(metric):
     by_us(with_methods(loaded_with("fitted"), create_metrics=create_metrics))
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("metric", "is_told"),
     [

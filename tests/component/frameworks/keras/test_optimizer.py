@@ -157,6 +157,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
 def test_each_step_is_that_of_the_optimizer_with_that_rate(make):
     ours, expected = keras.Variable(START), keras.Variable(START)

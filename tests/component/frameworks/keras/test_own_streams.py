@@ -105,6 +105,7 @@ def test_ragged_and_sparse_tensors_reach_the_model_as_such(batches, read_all):
             assert row.to_list() == [list(range(number % 3)), [number % 3, number % 3 + 1]]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("name", "pipeline", "at_once"),
     [

@@ -69,6 +69,7 @@ def assert_predicts(model, original):
     close(predicted(model, X), original(tf.constant(X), training=False).numpy())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [pictures, branches, trained_before])
 def test_sequential_and_functional_models_predict_what_they_did(tmp_path, make):
     original = varied(make())
@@ -78,6 +79,7 @@ def test_sequential_and_functional_models_predict_what_they_did(tmp_path, make):
     assert model.count_params() == original.count_params()
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 @pytest.mark.parametrize("make", [pictures, branches, trained_before])
 def test_the_same_models_as_hdf5(tmp_path, make):
@@ -172,6 +174,7 @@ def test_a_program_of_another_type_of_numbers_is_given_that_type(tmp_path):
     np.testing.assert_allclose(ours(X, training=True), original(example), rtol=1e-6)
 
 
+@pytest.mark.long
 def test_a_class_of_its_own_trains_as_it_is(tmp_path):
     original, files = saved(tmp_path)
     close(predicted(made(files), X), original(tf.constant(X)).numpy())
@@ -210,6 +213,7 @@ def test_what_is_no_saved_model_is_refused(tmp_path):
         made(file_model(tmp_path / "empty"))
 
 
+@pytest.mark.long
 def test_variables_that_are_lost_are_named(tmp_path):
     varied(pictures()).save(tmp_path / "saved", save_format="tf")
     (tmp_path / "saved" / "variables" / "variables.index").unlink()

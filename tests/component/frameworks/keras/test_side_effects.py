@@ -56,6 +56,7 @@ def first_batch():
     return Batch(features, labels, BATCH, None, lambda: np.arange(BATCH))
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("make_step", "layer"),
     [
@@ -180,6 +181,7 @@ def test_a_usual_step_has_no_other_variables():
     assert not [name for name in step.variables if name.startswith("other/")]
 
 
+@pytest.mark.long
 def test_masks_count_in_16_bits_as_well():
     data = masked.data("masked", 3 * BATCH)
     keras.config.set_dtype_policy("mixed_bfloat16")

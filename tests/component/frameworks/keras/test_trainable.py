@@ -35,6 +35,7 @@ def epochs(step, number):
         callbacks.end_epoch(epoch, {})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adam", "adagrad", "schedulefreeadamw"])
 def test_two_phases_are_those_of_fit_compiled_anew(optimizer):
     step = frozen_step(frees_at=1, optimizer=optimizer)

@@ -55,6 +55,7 @@ class Told(Callback):
             group["lr"] /= 2
 
 
+@pytest.mark.long
 def test_what_they_note_and_change_goes_on_after_a_restart(run, held_out, with_spec):
     callbacks = []
     with_spec(create_callbacks=lambda: callbacks.append(Told()) or callbacks[-1:])
@@ -132,6 +133,7 @@ class Thaw(Callback):
         self.model.hidden.requires_grad_(epoch >= 1)
 
 
+@pytest.mark.long
 def test_what_is_frozen_and_freed_holds_after_a_restart(run, with_spec):
     with_spec(create_callbacks=lambda: [Thaw()])
     whole = run("train", EPOCHS, job="whole")
@@ -174,6 +176,7 @@ def head_alone(model, lr=0.05, kind="AdamW"):
     return halved(optimizer)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD"])
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_a_group_that_is_added_trains_as_in_a_loop_by_hand(size, kind):

@@ -97,6 +97,7 @@ def test_a_machine_without_a_compiler_is_told_before_training(run, tmp_path, mon
     require_compiler()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_what_the_compiler_refuses_is_one_sentence(tmp_path, monkeypatch, num_programs):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "none"))

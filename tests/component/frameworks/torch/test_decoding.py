@@ -95,6 +95,7 @@ def test_columns_nested_features_and_any_type_come_back(make):
     )
 
 
+@pytest.mark.long
 def test_random_transforms_follow_from_step_and_lanes_not_from_the_process(make):
     def drawn(records, mode):
         values = [torch.rand(1).item(), random.random(), np.random.random()]

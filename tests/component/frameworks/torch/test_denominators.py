@@ -255,6 +255,7 @@ def assert_trains_as_by_hand(
         assert_state(state_of(step), weights, rtol=0, atol=atol)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("create_loss", LOSSES.values(), ids=LOSSES)
 def test_any_number_of_ranks_trains_as_the_loop_by_hand(create_loss, size, caplog):
@@ -321,6 +322,7 @@ def alignment(outputs, labels):
     return F.ctc_loss(outputs, labels["tags"][:, :2].clamp(min=1), *sizes, zero_infinity=True)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("create_loss", "create_model"),
     [
@@ -378,6 +380,7 @@ def test_parts_of_a_batch_do_not_know_several_divisors():
         make_step(loaded_with(masked_and_plain), next(batches()), options=StepOptions(num_parts=3))
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("create_loss", LOSSES.values(), ids=LOSSES)
 def test_an_evaluation_has_the_loss_of_all_examples(create_loss):
     spec = loaded_with(create_loss)

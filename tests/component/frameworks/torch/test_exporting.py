@@ -49,6 +49,7 @@ def test_an_exported_model_runs_without_its_code(run, tmp_path, batch_norm):
     assert not [path for path in (tmp_path / "job-out").iterdir() if ".data" in path.name]
 
 
+@pytest.mark.long
 def test_features_that_go_by_keyword_do_so_in_a_program(run, tmp_path):
     data = "data=dataset:torch_styles.texts"
     done = run("train", "model_def=torch_styles.Classifier", data, SHORT, *FORMATS)
@@ -57,6 +58,7 @@ def test_features_that_go_by_keyword_do_so_in_a_program(run, tmp_path):
     assert_exported(tmp_path / "job-out", words, logits, "logits")
 
 
+@pytest.mark.long
 def test_large_models_have_a_file_of_weights_beside_them(run, tmp_path, monkeypatch):
     monkeypatch.setattr(model, "_MAX_EMBEDDED_BYTES", 0)
     done = run("train", SHORT, FORMATS[1])

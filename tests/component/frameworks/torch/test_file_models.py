@@ -264,6 +264,7 @@ def test_settings_take_the_place_of_what_a_spec_says(run, rows, tmp_path):
     assert type(done.step.optimizer).__name__ == "SGD"
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(("settings", "message"), WRONG.values(), ids=WRONG)
 def test_what_a_spec_says_wrongly_is_told(run, rows, settings, message, tmp_path):
     with pytest.raises((ConfigError, UserCodeError), match=message):

@@ -218,6 +218,7 @@ if LATER:
             }
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize(
     "kind", [later("NoNorm"), later("Numbered"), later("Masked"), later("Rare")]
@@ -323,6 +324,7 @@ def test_settings_that_do_not_reach_a_training_step_are_refused():
         in_ring(Regression, options=StepOptions(compiles=True))
 
 
+@pytest.mark.long
 def test_a_module_trains_validates_goes_on_and_predicts(run, use_trained):
     data = "data=dataset:torch_modules.Points"
     held_out = "data=dataset:torch_modules.held_out"

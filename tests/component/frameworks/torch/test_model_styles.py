@@ -264,6 +264,7 @@ def test_a_module_without_labels_trains_as_in_a_loop(size):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("processes", [0, 1])
 def test_data_without_labels_train_evaluate_and_predict(run, use_trained, processes):
     data = "data=dataset:torch_styles.points"

@@ -120,12 +120,14 @@ def assert_goes_on_elsewhere(loaded, num_before):
     assert_state(ours, expected, rtol=0, atol=0)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
 def test_every_optimizer_makes_the_steps_of_a_loop_of_ones_own(maker):
     loaded = load(lambda model: maker(model.parameters()))
     assert_same_weights(by_us(loaded), by_hand(loaded), rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_a_schedule_by_the_step_does_what_it_does_elsewhere_and_goes_on(schedule):
     loaded = load(scheduled(schedule, momentum=0.5, interval="step"))
@@ -145,6 +147,7 @@ def test_sparse_gradients_are_those_of_a_loop_of_ones_own(kind, scales_loss):
     assert_same_weights(step, by_hand(loaded), rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # Adagrad's own.
 @pytest.mark.parametrize("kind", [*MAKERS, *(f"sparse {kind}" for kind in SPARSE)])
 @pytest.mark.parametrize("num_before", [0, 1, 7])

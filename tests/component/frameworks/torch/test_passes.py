@@ -89,6 +89,7 @@ def train(run, write_zoo):
     return train_it
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(("kind", "precision", "tolerance"), CASES.values(), ids=CASES)
 def test_they_train_as_in_a_loop_by_hand(train, use_trained, kind, precision, tolerance):
     done = train(kind, f"train.precision={precision}")

@@ -9,6 +9,7 @@ HELD_OUT = "data=dataset:torch_modules.held_out"
 EPOCHS = "train.epochs=20"
 
 
+@pytest.mark.long
 def test_a_module_with_a_loss_and_an_optimizer_trains_on_a_data_set(run, use_trained):
     done = run("train", *MODULE, f"validation_{HELD_OUT}", EPOCHS)
     assert done.result.steps == 80
@@ -22,6 +23,7 @@ def test_its_file_need_not_name_the_class_and_its_parameters_are_set(run):
     assert done.state["layers.0.weight"].shape == (3, 4)
 
 
+@pytest.mark.long
 def test_a_training_on_a_data_set_goes_on(run):
     whole = run("train", *MODULE, EPOCHS, job="whole")
     run("train", *MODULE, EPOCHS, until=37)
@@ -29,6 +31,7 @@ def test_a_training_on_a_data_set_goes_on(run):
     assert second.losses == pytest.approx(whole.losses_after(37), rel=1e-5)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     "settings",
     [

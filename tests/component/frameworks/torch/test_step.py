@@ -44,6 +44,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize(
     "keep", [later("rings.everything"), later("rings.every_fifth"), later("rings.only_the_second")]
@@ -100,6 +101,7 @@ def batch_with(label):
     return batch
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize(
     ("label", "options"),

@@ -25,6 +25,7 @@ def assert_same_state(ours, expected, *, atol=1e-7):
         np.testing.assert_allclose(value, expected.state[name], rtol=1e-5, atol=atol, err_msg=name)
 
 
+@pytest.mark.long
 def test_it_trains_evaluates_and_predicts(run, use_trained, tmp_path):
     held_out = f"validation_data={tmp_path}/data/part-0.recordio"
     trained = run("train", "train.epochs=30", held_out)

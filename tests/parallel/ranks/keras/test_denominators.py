@@ -8,11 +8,10 @@ from tests.parallel.agreement import assert_same_everywhere
 from tests.zoo import masked
 
 NUM_EXAMPLES = 5 * BATCH + 3
-SOON = ("ignoring_masked", "divided", "two_masks")
-LONG = [pytest.param(k, marks=pytest.mark.long) for k in masked.MODELS if k not in SOON]
 
 
-@pytest.mark.parametrize("kind", ["pair", *SOON, *LONG])
+@pytest.mark.long(after=1)
+@pytest.mark.parametrize("kind", ["pair", *masked.MODELS])
 def test_a_loss_with_its_own_divisor_is_that_of_fit(world, kind, caplog):
     """That of a pair of sum and weight is their quotient in `fit`."""
     data, spec, params = masked.data(kind, NUM_EXAMPLES), "masked.MaskedSpec", {"kind": kind}

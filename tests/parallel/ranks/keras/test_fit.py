@@ -9,12 +9,8 @@ from tests.specs import OPTIMIZERS
 from tests.zoo import own, texts
 
 
-def long_after(cases, number):
-    """All cases, of which `make test` runs the first ones."""
-    return [case if n < number else pytest.param(case, marks=pytest.mark.long) for n, case in cases]
-
-
-@pytest.mark.parametrize("optimizer", long_after(enumerate(OPTIMIZERS), 3), ids=str)
+@pytest.mark.long(after=1)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
 def test_an_optimizer_does_what_it_does_in_fit(world, optimizer):
     step, _ = by_us(loaded_with("fitted", optimizer=optimizer), world)
     assert_same_everywhere(step.model.keras.get_weights())
@@ -26,7 +22,8 @@ def test_an_optimizer_does_what_it_does_in_fit(world, optimizer):
         assert_same_weights(step.model.keras, model)
 
 
-@pytest.mark.parametrize("kind", long_after(enumerate(own.MODELS), 4))
+@pytest.mark.long(after=1)
+@pytest.mark.parametrize("kind", own.MODELS)
 def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(world, kind):
     data = own_data(kind)
     step, sums = by_us(loaded_with("own.OwnSpec", kind=kind), world, data)
@@ -43,6 +40,7 @@ def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(world, k
             np.testing.assert_allclose(value, logs[name], rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.long
 def test_layers_that_were_adapted_train_as_in_fit(world):
     data = texts.rows(BATCH * STEPS)
     layers = {name: make() for name, make in texts.UNADAPTED.items()}

@@ -67,8 +67,9 @@ def train_alone(optimizer, options):
     return train(ALONE, optimizer, options)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("bucket_bytes", [1, 300, pytest.param(1 << 20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("bucket_bytes", [1, 300, 1 << 20])
 def test_buckets_of_any_size_and_sparse_rows_give_the_same(world, optimizer, bucket_bytes):
     options = StepOptions(clip_norm=0.5, reduction=Reduction(bucket_bytes=bucket_bytes))
     assert_as_alone(world, optimizer, options, rtol=2e-4, atol=2e-5)
@@ -88,6 +89,7 @@ def test_buckets_of_a_rank_whose_sums_are_all_alike_meet_those_of_the_others(wor
     assert [total.max() for total in totals] == [0.0, 1.0, 2.0, 3.0, 0.0]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     "options",
     [StepOptions(clip_value=0.01), StepOptions(scales_loss=True), StepOptions(num_parts=2)],
@@ -97,6 +99,7 @@ def test_rows_of_an_embedding_are_bounded_and_scaled_as_arrays_are(world, option
     assert_as_alone(world, "sgd", options, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("compression", ["bf16", "fp16"])
 def test_a_compressed_training_is_that_of_one_process_within_its_precision(world, compression):
     reduction = Reduction(bucket_bytes=300, compression=compression, batch_size=BATCH)

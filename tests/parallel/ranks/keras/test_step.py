@@ -43,6 +43,7 @@ class Side(side.Side):
         )
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("keep_every", KEEP_EVERY)
 def test_ring_gives_the_weights_of_one_process(world, keep_every):
     assert_as_alone(Side, world, loss_rtol=1e-5, keep_every=keep_every)
@@ -51,12 +52,13 @@ def test_ring_gives_the_weights_of_one_process(world, keep_every):
 SUMS_ALL = StepOptions(sums_batch_norm=True, scales_loss=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("keep_every", "synchronized", "options"),
     [
         (1, True, NO_OPTIONS),
         (7, False, SUMS_ALL),
-        pytest.param(60, True, NO_OPTIONS, marks=pytest.mark.long),
+        (60, True, NO_OPTIONS),
     ],
     ids=["all, by the layer", "some, by the setting", "few"],
 )
@@ -66,6 +68,7 @@ def test_batch_norm_over_all_ranks_is_that_of_one_process(world, keep_every, syn
 
 
 # Bounds are for the ring's mean gradient, not for a rank's; parts are cut of a rank's examples.
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     "options",
     [

@@ -52,9 +52,8 @@ def with_newcomers(side):
 pytestmark = pytest.mark.usefixtures("small_slices")
 
 
-@pytest.mark.parametrize(
-    "number", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, len(OPTIMIZERS)))]
-)
+@pytest.mark.long(after=1)
+@pytest.mark.parametrize("number", range(len(OPTIMIZERS)))
 def test_newcomers_have_the_bits_of_the_others_when_all_has_come(world, number):
     spread(world, OPTIMIZERS[number]).assert_newcomers_get_the_bits_of_the_others()
 

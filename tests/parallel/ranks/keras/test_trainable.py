@@ -60,12 +60,13 @@ class Member:
         self.counters.step += STEPS
 
 
+@pytest.mark.long
 @pytest.mark.world_size(2, 3)
 @pytest.mark.parametrize(
     "joins",
     [
-        pytest.param("before the change", marks=pytest.mark.long),
-        pytest.param("after it", marks=pytest.mark.long),
+        "before the change",
+        "after it",
         "after it, beside the steps",
     ],
 )

@@ -118,6 +118,7 @@ class Halves(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+@pytest.mark.long
 def test_callbacks_change_all_ranks_alike(world, watched):
     ran = []
     watched.methods["create_callbacks"] = lambda: [Halves(ran)]

@@ -248,6 +248,7 @@ def test_a_process_is_shown_with_the_cause_of_its_end():
     assert [process.end for process in snapshot_of(*blip).processes] == [""]
 
 
+@pytest.mark.long
 def test_a_job_of_a_million_events_has_a_snapshot_of_bounded_size():
     history, sizes = History(), []
     history.add(recorded("generation", size=2, is_formed=True))
@@ -268,6 +269,7 @@ def test_a_job_of_a_million_events_has_a_snapshot_of_bounded_size():
     assert len(shown.metrics) <= 12
 
 
+@pytest.mark.long
 def test_the_accounts_of_a_job_with_many_processes_are_bounded():
     def size(num_processes):
         shown = snapshot_of(
@@ -307,6 +309,7 @@ def folder(tmp_path):
     return folder_with(tmp_path, "job")
 
 
+@pytest.mark.long
 def test_a_list_of_jobs_that_are_over_keeps_little_of_each(tmp_path):
     names = [f"job{number}" for number in range(10)]
     for name in names:

@@ -79,11 +79,13 @@ PATTERNS = {
 }
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(("pattern", "names"), PATTERNS.values(), ids=PATTERNS)
 def test_expand_on_s3(uploaded, pattern, names):
     assert expand(pattern) == [f"s3://bucket/data/{name}" for name in names]
 
 
+@pytest.mark.long
 def test_expand_sees_what_was_added_since(uploaded):
     assert len(expand("s3://bucket/data/train-*")) == 2
     uploaded.put("data/train-2.recordio", b"")
@@ -120,6 +122,7 @@ def test_index_of_many_small_chunks_costs_few_requests(s3, tmp_path):
     assert len(s3.gets("many.recordio")) == 3
 
 
+@pytest.mark.long
 def test_threads_read_what_one_thread_reads(uploaded):
     batches = np.random.default_rng(0).integers(0, 90, size=(40, 20))
 
@@ -142,6 +145,7 @@ def test_passing_trouble_is_tried_again_and_told(uploaded, caplog):
     ]
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("faults", "message", "num_tries"),
     [
@@ -160,6 +164,7 @@ def test_trouble_is_tried_a_few_times_and_a_refusal_once(uploaded, faults, messa
     assert len(uploaded.requests) == num_tries
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("pattern", ["s3://bucket/data/*", "s3://bucket/data/train-0.recordio"])
 def test_forbidden_place_says_so(uploaded, pattern):
     uploaded.faults[:] = [(403, "AccessDenied")] * 9
@@ -168,6 +173,7 @@ def test_forbidden_place_says_so(uploaded, pattern):
         expand(pattern)
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [

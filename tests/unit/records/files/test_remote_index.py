@@ -71,6 +71,7 @@ def test_with_an_index_a_file_costs_one_request_at_most(with_index, folder, tmp_
     assert not index.block_starts.flags.owndata  # Fetched once, and mapped from the job's folder.
 
 
+@pytest.mark.long
 def test_other_ranks_and_later_jobs_ask_for_nothing_but_the_listing(uploaded, tmp_path):
     first = Index.open(PATTERN, folder=tmp_path / "job")
     for folder in (tmp_path / "job", tmp_path / "another job"):
@@ -82,6 +83,7 @@ def test_other_ranks_and_later_jobs_ask_for_nothing_but_the_listing(uploaded, tm
             assert reader.read([599, 0]) == [b"record 00599", b"record 00000"]
 
 
+@pytest.mark.long
 def test_only_a_file_that_was_uploaded_again_is_indexed_again(uploaded, folder, tmp_path):
     Index.open(PATTERN, folder=tmp_path / "job")
     changed = upload(uploaded, write(folder, 3, 9000))
@@ -96,6 +98,7 @@ def test_only_a_file_that_was_uploaded_again_is_indexed_again(uploaded, folder, 
     assert changed.name in messages[0]
 
 
+@pytest.mark.long
 def test_an_uploaded_index_of_other_files_is_not_believed(with_index, folder, tmp_path):
     upload(with_index, write(folder, 5, 7000))  # Of the same size, and other chunks.
     upload(with_index, write(folder, 6, 0, chunk_bytes=1000))
@@ -107,6 +110,7 @@ def test_an_uploaded_index_of_other_files_is_not_believed(with_index, folder, tm
     assert "2 of 12" in messages[0]
 
 
+@pytest.mark.long
 def test_a_file_that_is_not_an_index_is_ignored(with_index, folder, tmp_path, caplog):
     (index,) = folder.glob(".*.index")
     with_index.put(f"indexed/{index.name}", b"<html>no such page</html>")

@@ -184,6 +184,7 @@ def chunked_rows(data: bytes, *, read_bytes: int, chunk_bytes: int) -> list[byte
         return records
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(
     rows=ROWS,
@@ -229,6 +230,7 @@ def has_misplaced_quote(text: str) -> bool:
     return is_open
 
 
+@pytest.mark.long
 @settings(max_examples=500)
 @given(
     text=st.text(alphabet='a,"\n\r', max_size=60),

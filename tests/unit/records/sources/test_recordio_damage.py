@@ -95,6 +95,7 @@ def is_made_of_whole_chunks(codec: Codec, data: bytes) -> bool:
     return b"".join(present) == data
 
 
+@pytest.mark.long
 @settings(max_examples=400)
 @given(mutations())
 def test_changed_bytes_give_an_error_or_the_written_records(changed):
@@ -107,6 +108,7 @@ def test_changed_bytes_give_an_error_or_the_written_records(changed):
     assert records == ALL_RECORDS
 
 
+@pytest.mark.long
 @settings(max_examples=400)
 @given(mutations())
 def test_skip_gives_whole_good_chunks_in_order_and_counts_the_rest(changed):

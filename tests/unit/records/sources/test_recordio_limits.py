@@ -62,6 +62,7 @@ except DataError as e:
 """
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("damaged", ["raise", "skip"])
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_small_file_takes_no_more_memory_than_one_chunk_of_ours(tmp_path, name, damaged):
@@ -121,6 +122,7 @@ def test_skip_says_that_a_chunk_was_too_large(tmp_path, caplog):
     assert "bytes=2048" in caplog.text
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(
     records=st.lists(st.binary(max_size=300) | st.just(b""), min_size=1, max_size=60),
@@ -166,6 +168,7 @@ def test_no_payload_unpacks_to_more_than_the_limit(payload, repeated, codec, cut
     assert sum(map(len, records)) + 4 * num_records <= 2048
 
 
+@pytest.mark.long(after=1)
 @pytest.mark.parametrize("codec", Codec)
 def test_the_largest_that_the_writer_makes_is_read_without_a_setting(tmp_path, codec):
     path = tmp_path / "x.recordio"
