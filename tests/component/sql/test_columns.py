@@ -39,7 +39,7 @@ def place(request, tmp_path):
         yield Place(session, database, ring)
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_a_training_with_column_reads_nothing_else(place):
     place.run(COLUMNED)
     assert place.ring.rows[0][1] == {"name": "n1", "role": "engineer", "salary": 1.5}
@@ -54,7 +54,7 @@ def test_a_training_without_column_names_what_it_cannot_read(place):
         place.run(COLUMNED.replace("COLUMN name, role ", ""))
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_rows_are_held_back_by_a_column_that_is_not_read(place):
     split = "WITH train.split='key', train.split_column='id' COLUMN"
     place.run(COLUMNED.replace("COLUMN", split))
@@ -62,7 +62,7 @@ def test_rows_are_held_back_by_a_column_that_is_not_read(place):
     place.run("SELECT name, role, salary FROM people EVALUATE m")
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_an_evaluation_and_an_explanation_read_what_the_model_reads(place):
     place.run(COLUMNED)
     measured = place.run("SELECT * FROM people EVALUATE m LABEL salary")
@@ -72,7 +72,7 @@ def test_an_evaluation_and_an_explanation_read_what_the_model_reads(place):
     assert all(row.keys() == {"name", "role", "salary"} for row in place.ring.rows[1])
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_a_prediction_needs_no_column_that_the_model_does_not_read(place):
     place.run(COLUMNED)
     result = place.run("SELECT role, name FROM people ORDER BY id PREDICT USING m")
@@ -86,7 +86,7 @@ def test_a_prediction_needs_no_column_that_the_model_does_not_read(place):
     assert place.database.run("SELECT predicted FROM people WHERE id = 2") == [(2.0,)]
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_a_null_in_a_column_that_the_model_reads_is_still_refused(place):
     place.run(COLUMNED)
     place.database.run("UPDATE people SET role = NULL WHERE id = 3")
@@ -111,7 +111,7 @@ def dated(sqlite, tmp_path):
         yield Place(session, sqlite, ring)
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_texts_that_are_all_dates_are_dates_in_sqlite(dated):
     dated.run(DATED.format(clause=""))
     assert dated.ring.rows[0][1] == {
@@ -131,7 +131,7 @@ def test_texts_that_are_all_dates_are_dates_in_sqlite(dated):
         dated.run("SELECT day, at, part FROM dated PREDICT USING m")
 
 
-@pytest.mark.further
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("clause", "change"),
     [

@@ -181,7 +181,7 @@ def test_ctrl_c_in_a_running_query(postgresql, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_a_run_of_tests_ends_without_a_report_of_what_a_binding_left():
     test = f"{__file__}::{test_files_of_duckdb.__name__}"
     run = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", test, timeout=120)

@@ -259,16 +259,16 @@ MANY = COUNT + "SELECT i, i * 0.5 AS half, 'name ' || (i % 5000) AS name FROM c"
 WIDE = COUNT + "SELECT i, randomblob(1000000) AS raw FROM c"
 
 
-@pytest.mark.further
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("select", "count"), [(MANY, 1_000_000), pytest.param(WIDE, 350, marks=pytest.mark.further)]
+    ("select", "count"), [(MANY, 1_000_000), pytest.param(WIDE, 350, marks=pytest.mark.long)]
 )
 def test_many_rows_and_wide_rows_take_less_than_300_mb(sqlite, tmp_path, select, count):
     select = select.format(count)
     assert peak_of(sqlite.url, select, tmp_path / "out", num_rows=count) < 300_000
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_wide_rows_of_a_server_take_less_than_360_mb(postgresql, tmp_path):
     select = "SELECT i, repeat(i::text, 400000) AS s FROM generate_series(100, 249) AS i"
     # Of these, 50 are pandas, which PyArrow imports where it is installed.

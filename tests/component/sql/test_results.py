@@ -39,7 +39,7 @@ def url(request, tmp_path):
     return request.getfixturevalue(request.param).url
 
 
-@pytest.mark.further
+@pytest.mark.long
 @pytest.mark.parametrize(("url", "select"), WIDE.items(), indirect=["url"])
 def test_a_large_result_takes_little_memory(url, select, tmp_path):
     words = ["-q", f"db={url}", f"models={tmp_path}/models", f"BEGIN; {select}; SELECT 1 AS one"]
@@ -53,7 +53,7 @@ def test_a_large_result_takes_little_memory(url, select, tmp_path):
     assert last["rows"] == [[1]]
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_the_service_sends_a_client_a_part_of_a_wide_result(sqlite, tmp_path):
     with service(tmp_path, EDL_DB=sqlite.url) as served:
         *rows, said, _ = served.run(WIDE["sqlite"])[1:]

@@ -58,7 +58,7 @@ def is_answered(server, **session):
     return False
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_each_statement_gives_its_head_its_rows_and_its_end(running):
     responses = running.run("SELECT * FROM employee;\nSELECT 1 AS one")
     assert kinds(responses) == ["head", "row", "row", "eoe", "head", "row", "eoe"]
@@ -118,7 +118,7 @@ def test_a_call_without_the_token_is_refused(running, token):
     assert running.fail("SELECT 1", token=token)[0] == "UNAUTHENTICATED"
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_a_client_may_name_an_allowed_database_alone(running, folder):
     running.run("UPDATE employee SET age = 77", db_conn_str=f"sqlite:///{folder}/other.db")
     counted = "SELECT count(*) AS n FROM employee WHERE age = 77"
@@ -142,7 +142,7 @@ REACHES_FILES = [
 ]
 
 
-@pytest.mark.further
+@pytest.mark.long
 @pytest.mark.parametrize("sql", REACHES_FILES)
 def test_a_client_reaches_no_file_but_the_database_of_sqlite(running, folder, sql):
     before = sorted(folder.iterdir())
@@ -150,7 +150,7 @@ def test_a_client_reaches_no_file_but_the_database_of_sqlite(running, folder, sq
     assert sorted(folder.iterdir()) == before
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_a_client_of_sqlite_may_do_what_stays_in_the_database(folder):
     text = (
         "CREATE TABLE kept (id INTEGER PRIMARY KEY, word TEXT); "
@@ -165,7 +165,7 @@ def test_a_client_of_sqlite_may_do_what_stays_in_the_database(folder):
     assert [row[1] for row in described] == ["id", "word"]
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_a_client_reaches_no_file_through_duckdb(tmp_path):
     duckdb = pytest.importorskip("duckdb")
     pytest.importorskip("duckdb_engine")
@@ -195,7 +195,7 @@ def test_a_client_reaches_no_file_through_duckdb(tmp_path):
         assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_a_client_of_mariadb_sends_no_file_of_the_service(tmp_path, mariadb):
     mariadb.run("CREATE TABLE words (word TEXT)")
     (tmp_path / "secret.txt").write_text("a word\n")
@@ -205,7 +205,7 @@ def test_a_client_of_mariadb_sends_no_file_of_the_service(tmp_path, mariadb):
     assert mariadb.run("SELECT * FROM words") == []
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_a_client_sets_only_what_the_service_permits(running):
     train = "SELECT salary, age FROM employee TRAIN regressor.DNN WITH {} INTO m"
     for attribute in (
@@ -218,7 +218,7 @@ def test_a_client_sets_only_what_the_service_permits(running):
         assert (code, attribute.partition("=")[0] in text) == ("INVALID_ARGUMENT", True), text
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_a_wish_that_is_not_followed_is_told_where_there_is_a_job(running):
     assert kinds(running.run("SELECT 1 AS one", exit_on_submit=True)) == ["head", "row", "eoe"]
     with running.channel() as channel:
@@ -228,7 +228,7 @@ def test_a_wish_that_is_not_followed_is_told_where_there_is_a_job(running):
         assert call.get(timeout=60).code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_calls_of_a_session_run_in_order(running):
     running.run("CREATE TABLE IF NOT EXISTS said (word TEXT); DELETE FROM said")
     with running.channel() as channel:
@@ -241,7 +241,7 @@ def test_calls_of_a_session_run_in_order(running):
     assert rows(running.run("SELECT word FROM said ORDER BY rowid")) == [["first"], ["second"]]
 
 
-@pytest.mark.further
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["sqlite", "postgresql"])
 def test_a_session_keeps_its_transaction_and_temporary_tables_between_calls(
     request, tmp_path, name
@@ -275,7 +275,7 @@ def test_a_session_keeps_its_transaction_and_temporary_tables_between_calls(
     assert database.run("SELECT x FROM t") == []
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_a_session_whose_call_is_cancelled_tells_that_its_transaction_is_gone(running):
     with running.channel() as channel:
         list(running.start(channel, "BEGIN; DELETE FROM employee", user_id="one"))
@@ -289,7 +289,7 @@ def test_a_session_whose_call_is_cancelled_tells_that_its_transaction_is_gone(ru
     assert rows(running.run("SELECT count(*) AS n FROM employee", user_id="one")) == [[2]]
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_more_sessions_than_allowed_are_refused_until_one_ends(running):
     with running.channel() as channel:
         calls = [
@@ -318,7 +318,7 @@ def test_a_client_that_vanishes_ends_its_statement(running):
     wait_until(lambda: not children_of(running.process.pid), "the end of its process")
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_silent_connections_keep_nobody_out_and_hold_up_no_end(folder):
     with service(folder, most_files=168) as server, contextlib.ExitStack() as silent:
 
@@ -334,7 +334,7 @@ def test_silent_connections_keep_nobody_out_and_hold_up_no_end(folder):
         assert server.process.wait(10) == 0
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_calls_without_the_token_write_few_lines(folder):
     with service(folder) as server:
         with server.channel() as channel:
@@ -349,7 +349,7 @@ def test_calls_without_the_token_write_few_lines(folder):
     assert "29" in about[-1], "the others are counted"
 
 
-@pytest.mark.further
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_service_and_what_runs(folder, number):
     with service(folder) as server, server.channel() as channel:
@@ -362,7 +362,7 @@ def test_a_signal_ends_the_service_and_what_runs(folder, number):
         assert not any(map(is_running, started))
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_tls_serves_who_trusts_its_certificate(folder, tmp_path):
     certificates.make(tmp_path)
     files = ("--certificate", f"{tmp_path}/server.crt", "--key", f"{tmp_path}/server.key")
@@ -414,7 +414,7 @@ def test_a_service_that_is_killed_takes_its_statements_along(folder):
         wait_until(lambda: not any(map(is_running, started)), "the end of the call")
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_moments_of_postgresql_are_timestamps_and_its_password_is_not_told(tmp_path, postgresql):
     with service(tmp_path, EDL_DB=postgresql.url) as server:
         text = (

@@ -16,7 +16,7 @@ from edl_horovod.sql.statements import StatementError
 from tests.component.sql.sessions import CLASSIFIED, TRAINED, rows_of, run, session_on
 from tests.forked import fork
 
-pytestmark = pytest.mark.further
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def run(session, text):
     return sessions.run(session, text)[-1]
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_a_program_of_sqlflow_runs(place):
     session, database, ring, schema = place
     run(session, TRAINED.format(num_classes=3))
@@ -64,7 +64,7 @@ def test_a_program_of_sqlflow_runs(place):
     assert run(session, "SHOW TRAIN c").rows[0][1].startswith("SELECT * FROM people TO TRAIN DNN")
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_predictions_take_no_place_of_a_column_that_the_model_reads(place):
     session, _, _, schema = place
     run(session, TRAINED.format(num_classes=3))

@@ -50,7 +50,7 @@ def kind_of(values: list) -> str | None:
     return kinds.pop() if len(kinds) == 1 else None
 
 
-@pytest.mark.further
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(runs=st.lists(st.tuples(VALUES, COUNTS), min_size=1, max_size=4))
 def test_any_values_are_the_same_in_the_files_or_an_error_that_names_them(runs):

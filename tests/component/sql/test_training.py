@@ -64,7 +64,7 @@ def session(request, tmp_path):
     return opened
 
 
-@pytest.mark.further
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_tenth_is_held_back_and_the_training_stops_at_the_best(session, engine):
     opened = session(300, engine=engine)
@@ -78,7 +78,7 @@ def test_a_tenth_is_held_back_and_the_training_stops_at_the_best(session, engine
     assert any("10,000 steps or 300 s" in sentence for sentence in opened.messages)
 
 
-@pytest.mark.further
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 def test_few_rows_are_all_learned_from_for_a_fixed_time(session, engine):
     opened = session(29, engine=engine)
@@ -90,7 +90,7 @@ def test_few_rows_are_all_learned_from_for_a_fixed_time(session, engine):
     assert opened.counts == [26, 3]
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_what_the_user_says_counts(session):
     opened = session(300, "train.batch_size=10")
     text = "SELECT a, b FROM t TRAIN regressor.DNN WITH train.epochs=1{} INTO m"
@@ -101,7 +101,7 @@ def test_what_the_user_says_counts(session):
     assert (train.epochs, train.max_steps, train.early_stopping.metric) == (1, 0, "")
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_steps_are_larger_where_there_are_many_rows_or_ranks(session):
     numbers = "SELECT x.a + 300 * y.a AS a, x.b FROM t AS x, t AS y"
     opened = session(300)

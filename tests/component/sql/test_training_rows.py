@@ -130,7 +130,7 @@ def test_each_kind_of_column_is_filled_from_the_training_rows(tmp_path):
     assert (row["boolean"], row["date"]) == (False, (noon + 3 * day).date())
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_rows_held_back_of_another_kind_are_refused(place):
     place.database.run(
         "UPDATE people SET role = 'cook' WHERE id < 3", "UPDATE people SET role = NULL WHERE id > 2"
@@ -145,7 +145,7 @@ def test_rows_held_back_of_another_kind_are_refused(place):
     assert place.ring.rows == []
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_nulls_are_filled_in_all_columns_and_those_of_later_rows_with_the_same_values(place):
     place.run(TRAINED.format(attributes=""))
     rows, hired = learned(place), datetime.date(2026, 1, 8)
@@ -165,7 +165,7 @@ def test_nulls_are_filled_in_all_columns_and_those_of_later_rows_with_the_same_v
     assert "2026-01-04" in defaults["hired"]
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_what_is_held_back_says_nothing_about_the_values(place):
     attributes = ", train.validation_select='SELECT age, height, role, hired, salary FROM people"
     attributes += " WHERE id IN (3, 4)'"
@@ -181,7 +181,7 @@ def test_what_is_held_back_says_nothing_about_the_values(place):
     }
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_rows_held_back_may_be_null_alone(place):
     place.database.run("UPDATE people SET role = NULL, hired = NULL, age = NULL WHERE id = 4")
     attributes = ", train.validation_select='SELECT age, height, role, hired, salary FROM people"
@@ -190,7 +190,7 @@ def test_rows_held_back_may_be_null_alone(place):
     assert learned(place)[2.0]["role"] == "cook"
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_means_of_the_largest_numbers_are_exact(place):
     place.database.run("ALTER TABLE people ADD COLUMN big BIGINT")
     for row, big in ((1, 2**62), (3, 2**62 + 2), (4, 2**62 + 1)):
@@ -215,14 +215,14 @@ def test_nulls_that_nothing_fills_are_an_error(place, change, said):
     assert place.ring.rows == []
 
 
-@pytest.mark.further
+@pytest.mark.long
 @pytest.mark.parametrize("written", ["'median'", "3", "[1]"])
 def test_other_values_are_refused(place, written):
     with pytest.raises(StatementError, match=r"train\.nulls"):
         place.run(TRAINED.format(attributes="").replace("'mean'", written))
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_rows_may_be_held_back_by_a_column_with_nulls(place):
     attributes = ", train.split='key', train.split_column='hired', train.split_fraction=0.5"
     values = (f"({number}, 30, 1.5, NULL, '2026-02-{number:02}', 7.5)" for number in range(5, 25))
@@ -231,7 +231,7 @@ def test_rows_may_be_held_back_by_a_column_with_nulls(place):
     assert None not in [row["role"] for row in place.ring.rows[0]]
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_values_are_kept_as_json(place, tmp_path):
     place.run(TRAINED.format(attributes=""))
     about = json.loads((tmp_path / "models" / "m" / "1" / "about.json").read_text())

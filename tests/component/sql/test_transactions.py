@@ -66,7 +66,7 @@ def test_a_transaction_that_no_commit_ends_is_rolled_back_and_that_is_told(peopl
     assert len(messages) == 1
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_statements_with_jobs_are_refused_within_a_transaction_and_run_after_it(people, session):
     run(session, f"{TRAINED}; BEGIN; DELETE FROM employee WHERE salary > 5")
     for text in (
@@ -94,7 +94,7 @@ def test_a_failed_transaction_is_open_until_it_is_rolled_back(session):
     assert result.message.startswith("m@1 is trained on 12 rows")
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_a_temporary_table_is_there_for_all_later_statements(session):
     *_, result, evaluated = run(
         session,
@@ -107,7 +107,7 @@ def test_a_temporary_table_is_there_for_all_later_statements(session):
     assert evaluated.metrics["num_rows"] == 7
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_predictions_within_a_session_leave_nothing_of_ours(people, session, request):
     name = request.node.callspec.params["people"]
     if name == "duckdb":
@@ -126,7 +126,7 @@ def test_predictions_within_a_session_leave_nothing_of_ours(people, session, req
         assert result.rows == ()
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_what_set_changes_holds_for_later_statements(postgresql, tmp_path):
     postgresql.run(
         "CREATE SCHEMA hr",

@@ -67,7 +67,7 @@ def run(session, rates=CANDIDATES, attributes="", after=""):
     return run_all(session, TRAINED.format(rates=rates, attributes=attributes) + after)
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_the_best_of_all_combinations_becomes_the_version(session, trainings, configs, models):
     attributes = ", hidden_units=HPARAM_CANDIDATES([[10], [20, 5]])"
     trained, described = run(session, attributes=attributes, after="; DESCRIBE MODEL m")
@@ -97,7 +97,7 @@ def test_the_best_of_all_combinations_becomes_the_version(session, trainings, co
     assert list((models / ".jobs").iterdir()) == []
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_the_trials_are_told_as_they_run(session):
     run(session)
     first, *_ = (place for place, said in enumerate(session.messages) if "Trial" in said)
@@ -110,7 +110,7 @@ def test_the_trials_are_told_as_they_run(session):
     assert sum("rows were" in said for said in session.messages) == 1
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_a_metric_may_be_the_higher_the_better(session):
     attributes = ", sweep.metric='score', sweep.direction='minimize'"
     worst, best = (
@@ -121,7 +121,7 @@ def test_a_metric_may_be_the_higher_the_better(session):
     assert best[0].metrics["score"] == 1.0
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_a_search_runs_as_many_trials_as_asked(session, trainings, models):
     (result,) = run(session, RANGE, ", sweep.num_trials=4, sweep.seed=1")
     assert len(trainings.rates) == 4
@@ -134,14 +134,14 @@ def test_a_search_runs_as_many_trials_as_asked(session, trainings, models):
     assert trainings.rates[4:] == first
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_values_that_a_search_draws_twice_are_trained_once(session, trainings):
     attributes = ", sweep.num_trials=9, sweep.seed=1, hidden_units=HPARAM_CANDIDATES([[1], [2]])"
     run(session, "HPARAM_CANDIDATES([0.1, 0.2])", attributes)
     assert len(trainings.rates) <= 4
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_a_trial_that_fails_is_told_and_kept_in_mind(session, trainings):
     reason = "The loss is not finite."
     trainings.errors[0.1] = TrainingError(reason)
@@ -153,7 +153,7 @@ def test_a_trial_that_fails_is_told_and_kept_in_mind(session, trainings):
     ]
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_trials_that_all_fail_are_an_error_with_the_first_reason(session, trainings, models):
     trainings.errors |= {rate: DataError(f"no {rate}") for rate in (1, 0.1, 0.5)}
     with pytest.raises(JobFailed, match=r"3 trials.*: no 1"):
@@ -161,7 +161,7 @@ def test_trials_that_all_fail_are_an_error_with_the_first_reason(session, traini
     assert not (models / "m").exists()
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_settings_that_no_trial_can_do_with_end_the_statement(session, trainings):
     trainings.errors[1] = ConfigError("There is no parameter x.")
     with pytest.raises(ConfigError, match="no parameter x"):
@@ -171,7 +171,7 @@ def test_settings_that_no_trial_can_do_with_end_the_statement(session, trainings
     assert "best of 3" in run(session)[0].message
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_an_unknown_metric_ends_the_statement_with_its_place(session, trainings):
     attributes = ",\n sweep.metric='acuracy', sweep.direction='maximize'"
     with pytest.raises(StatementError, match="'acuracy'") as caught:
@@ -181,7 +181,7 @@ def test_an_unknown_metric_ends_the_statement_with_its_place(session, trainings)
     assert len(trainings.rates) == 1
 
 
-@pytest.mark.further
+@pytest.mark.long
 @pytest.mark.parametrize("rates", [CANDIDATES, RANGE])
 def test_wrong_settings_are_refused_before_rows_are_read(session, trainings, models, rates):
     attributes = ", train.batch_size=HPARAM_CANDIDATES([8, 'many'])"
@@ -192,7 +192,7 @@ def test_wrong_settings_are_refused_before_rows_are_read(session, trainings, mod
     assert list((models / ".jobs").iterdir()) == []
 
 
-@pytest.mark.further
+@pytest.mark.long
 @pytest.mark.parametrize("rates", [CANDIDATES, RANGE])
 def test_a_killed_statement_ends_its_trials_and_leaves_nothing(
     session, trainings, configs, models, rates
@@ -215,7 +215,7 @@ def test_a_killed_statement_ends_its_trials_and_leaves_nothing(
     assert session.context.store.names() == ()
 
 
-@pytest.mark.further
+@pytest.mark.long
 @pytest.mark.parametrize("rates", [CANDIDATES, RANGE])
 def test_an_interrupt_leaves_nothing(session, trainings, models, rates):
     trainings.end_with(KeyboardInterrupt(), at=2)
@@ -245,7 +245,7 @@ def test_a_dry_run_shows_the_trials_and_the_settings_of_one(
     assert not models.exists()
 
 
-@pytest.mark.further
+@pytest.mark.long
 def test_a_setting_of_the_program_cannot_vary_too(session, models):
     words = [f"db={session.context.settings.db}", f"models={models}", "launch.np=1"]
     session.context.settings = read_settings(words, {})

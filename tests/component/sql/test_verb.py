@@ -121,7 +121,7 @@ def test_a_setting_of_a_job_that_is_misspelt_is_an_error(places, capsys):
     assert "'launch.np'" in capsys.readouterr().err
 
 
-@pytest.mark.further
+@pytest.mark.long
 @pytest.mark.parametrize("rate", ["0.1", "HPARAM_CANDIDATES([0.1, 1])"])
 def test_a_dry_run_for_a_cluster_needs_none(places, capsys, monkeypatch, tmp_path, rate):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
