@@ -83,7 +83,7 @@ $(READY): pyproject.toml setup.py locks/build.txt $(LOCKS:%=locks/%.txt) $(RECIP
 	@$(or $(PYTHON),false) -c '$(FITS)' >/dev/null 2>&1 || { echo "Python 3.11, 3.12 or 3.13 with its venv module is \
 	needed (Debian and Ubuntu: apt-get install python3-venv). Say which one: make PYTHON=python3.12. \
 	Received: $(or $(PYTHON),none of $(PYTHONS))" >&2; exit 2; }
-	@echo "Setting up $(WANTED) in $(VENV) with $$($(PYTHON) -V), $(PYTHON). Horovod is built for it, in some two"
+	@echo "Setting up $(WANTED) in $(VENV) with $$($(PYTHON) -V), $(PYTHON). Horovod is built for it, in some three"
 	@echo "minutes for each framework on two cores. A later set-up at this place takes Horovod from the cache."
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(PIP) --require-hashes -r locks/build.txt

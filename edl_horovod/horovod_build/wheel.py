@@ -127,7 +127,7 @@ def _build(target: Target, folder: Path, display: Display) -> Path:
     with _writing(log.parent):
         log.parent.mkdir(parents=True, exist_ok=True)
     display.say(
-        f"Building {target}, in some two minutes for each framework on two cores. Log: {log}"
+        f"Building {target}, in some three minutes for each framework on two cores. Log: {log}"
     )
     with tempfile.TemporaryDirectory(prefix="horovod-build-") as name:
         scratch = Path(name)

@@ -58,7 +58,7 @@ class _Plan:
     def __str__(self) -> str:
         steps = []
         if self.needs_wheel and self.wheel is None:
-            steps.append("build the wheel, in some two minutes for each framework on two cores")
+            steps.append("build the wheel, in some three minutes for each framework on two cores")
         elif self.wheel and self.wheel_dir not in (None, self.wheel.parent):
             steps.append("copy the wheel into the folder")
         if not self.is_installed:
